@@ -1,0 +1,31 @@
+# Each target sets up what it needs; nothing but Python >= 3.10 and make has to be there.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run setup test lint format clean
+
+run: setup
+	$(BIN)/cuber run $(ARGS)
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("cuber needs Python 3.10 or newer; name one with make PYTHON=python3.x" if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

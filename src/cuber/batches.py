@@ -1,0 +1,58 @@
+"""Batches of any make: ``(x, y)``, dictionaries, tensors, and what lies inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuber.errors import CuberError
+
+Batch = Any
+
+
+def map_tensors(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
+    """The same batch with every tensor in it replaced by ``function(tensor)``."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {key: map_tensors(value, function) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(value, function) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map_tensors(value, function) for value in batch)
+    return batch
+
+
+def size(batch: Batch) -> int:
+    """The number of samples: the length of the first tensor in the batch, 1 where there is none."""
+    lengths: list[int] = []
+    map_tensors(batch, lambda tensor: lengths.append(len(tensor) if tensor.dim() else 1))
+    return lengths[0] if lengths else 1
+
+
+def first(batch: Batch, count: int) -> Batch:
+    """The first ``count`` samples of a batch."""
+    whole = size(batch)
+    return map_tensors(batch, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == whole else tensor)
+
+
+def to(batch: Batch, device: torch.device) -> Batch:
+    """The batch on another device."""
+    return map_tensors(batch, lambda tensor: tensor.to(device))
+
+
+def take(loader: Iterable[Batch], count: int) -> list[Batch]:
+    """The first ``count`` samples that a loader yields, as batches; all of them where it has fewer."""
+    taken: list[Batch] = []
+    missing = count
+    for batch in loader:
+        taken.append(first(batch, missing))
+        missing -= size(taken[-1])
+        if missing <= 0:
+            break
+    if not taken:
+        raise CuberError("the loader yields no batch: give begin_task and end_task the task's training data")
+    return taken

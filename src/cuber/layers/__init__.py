@@ -1,0 +1,24 @@
+"""What the methods must know of a layer: its input vectors, and its weight as a matrix that acts on them.
+
+A new layer type is one file here: a subclass of :class:`Rule` under :func:`register`, imported below.
+"""
+
+from cuber.layers import convolution, linear
+from cuber.layers.normalization import Normalization, Statistics, evaluation_mode
+from cuber.layers.protected import ProtectedLayer, observed
+from cuber.layers.rule import Rule, register
+from cuber.layers.scan import Scan, scan
+
+__all__ = [
+    "Normalization",
+    "ProtectedLayer",
+    "Rule",
+    "Scan",
+    "Statistics",
+    "convolution",
+    "evaluation_mode",
+    "linear",
+    "observed",
+    "register",
+    "scan",
+]

@@ -1,0 +1,40 @@
+"""Convolutions in one, two and three dimensions: the input vectors are the patches that the kernel sees."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
+
+from cuber.layers.rule import Rule, register
+
+
+@register(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+class ConvolutionRule(Rule):
+    @staticmethod
+    def vectors(layer: nn.Module, x: Tensor) -> Tensor:
+        """Patches in the order of ``weight.flatten(1)``.
+
+        With groups, the patches of all groups lie in one space of in_channels / groups * kernel size dimensions:
+        each group is protected on what any of them sees.
+        """
+        conv = cast(_ConvNd, layer)
+        spatial = len(conv.kernel_size)
+        if x.dim() == spatial + 1:
+            x = x.unsqueeze(0)
+        # For every kind of padding, 'same' included, torch keeps what to add on each side, last dimension first.
+        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+        x = functional.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
+        for dim, (kernel, stride, dilation) in enumerate(
+            zip(conv.kernel_size, conv.stride, conv.dilation, strict=True), start=2
+        ):
+            x = x.unfold(dim, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
+        # batch, channels, positions..., kernel... -> batch, group, positions..., channels of the group, kernel...
+        x = x.unflatten(1, (conv.groups, -1)).movedim(2, 2 + spatial)
+        return x.flatten(-(spatial + 1)).flatten(0, -2)
+
+    @staticmethod
+    def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return cast(nn.Conv2d, layer)._conv_forward(x, weight, bias)

@@ -1,0 +1,89 @@
+"""Normalization statistics that belong to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+Statistics = dict[str, Tensor]
+"""Running mean, variance and count of every normalization layer, by the name of the buffer."""
+
+
+class Normalization:
+    """The normalization layers of a model that keep running statistics: the task's own, or none at all."""
+
+    def __init__(self, model: nn.Module, mode: str) -> None:
+        self.mode = mode
+        self.layers = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, _NormBase) and module.track_running_stats and module.running_mean is not None
+        }
+        if mode == "batch":
+            for module in self.layers.values():
+                if isinstance(module, _BatchNorm):
+                    module.forward = BatchStatistics(module)  # type: ignore[assignment]
+
+    def detach(self) -> None:
+        """Give the layers back as they were."""
+        for module in self.layers.values():
+            if isinstance(module.__dict__.get("forward"), BatchStatistics):
+                del module.__dict__["forward"]
+
+    def statistics(self) -> Statistics:
+        """A copy of the present running statistics; nothing where every batch has its own."""
+        if self.mode == "batch":
+            return {}
+        return {
+            f"{name}.{key}": buffer.clone()
+            for name, module in self.layers.items()
+            for key, buffer in module.named_buffers(recurse=False)
+        }
+
+    def restore(self, statistics: Statistics) -> None:
+        """Put a copy of ``statistics`` into the layers; layers it does not name stay as they are."""
+        for name, module in self.layers.items():
+            for key, buffer in module.named_buffers(recurse=False):
+                if f"{name}.{key}" in statistics:
+                    buffer.copy_(statistics[f"{name}.{key}"])
+
+    @contextmanager
+    def estimating(self) -> Iterator[None]:
+        """While open, forward passes estimate the running statistics anew, as plain averages over the batches."""
+        before = {name: (module.momentum, module.training) for name, module in self.layers.items()}
+        for module in self.layers.values():
+            module.reset_running_stats()
+            module.momentum = None
+            module.train()
+        try:
+            yield
+        finally:
+            for name, module in self.layers.items():
+                module.momentum, module.training = before[name]
+
+
+class BatchStatistics:
+    """The paper's batch normalization: every batch is normalized by itself, in evaluation too."""
+
+    def __init__(self, module: _BatchNorm) -> None:
+        self.module = module
+
+    def __call__(self, x: Tensor) -> Tensor:
+        module = self.module
+        return functional.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; every module gets back the mode it had."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

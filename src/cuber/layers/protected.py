@@ -1,0 +1,160 @@
+"""A protected layer: its weight as a matrix, and its forward pass while a learner is attached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cuber.layers.rule import Rule
+from cuber.subspace import Scaling, scaled_input, scaled_weight
+
+Observer = Callable[["ProtectedLayer", nn.Module, Tensor], None]
+
+
+class ProtectedLayer:
+    """One weight (and bias) with every module that uses it; tied modules are one layer, seen in several places.
+
+    ``matrix()`` is ``[W | b]``, out x (d + 1), or W alone where there is no bias to train: the bias is the weight
+    of an input that is always 1.
+    """
+
+    def __init__(self, name: str, modules: list[nn.Module], rule: type[Rule]) -> None:
+        self.name = name
+        self.modules = modules
+        self.rule = rule
+        self.with_bias = self.bias is not None and self.bias.requires_grad
+        self.scalings: list[Scaling] = []
+        self.observer: Observer | None = None
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        return self.modules[0].weight  # type: ignore[return-value]
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        return self.modules[0].bias  # type: ignore[return-value]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The weight, and the bias if it is trained."""
+        return [self.parameter, self.bias] if self.with_bias and self.bias is not None else [self.parameter]
+
+    @property
+    def outputs(self) -> int:
+        return len(self.rule.matrix(self.parameter))
+
+    @property
+    def dimension(self) -> int:
+        """d, one more with a bias."""
+        return self.rule.matrix(self.parameter).shape[1] + self.with_bias
+
+    def matrix(self) -> Tensor:
+        """``[W | b]``, differentiable."""
+        return self.join(list(self.parameters))
+
+    @torch.no_grad()
+    def set_matrix(self, matrix: Tensor) -> None:
+        for parameter, value in zip(self.parameters, self.split(matrix), strict=True):
+            parameter.copy_(value)
+
+    def gradient(self) -> Tensor:
+        """The present ``.grad`` as a matrix."""
+        return self.join([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters])
+
+    def set_gradient(self, matrix: Tensor) -> None:
+        for parameter, value in zip(self.parameters, self.split(matrix), strict=True):
+            parameter.grad = value.clone() if parameter.grad is None else parameter.grad.copy_(value)
+
+    def join(self, tensors: list[Tensor]) -> Tensor:
+        """A tensor for each of ``parameters`` (gradients, say) as one out x d matrix."""
+        matrix = self.rule.matrix(tensors[0])
+        return torch.cat([matrix, tensors[1].unsqueeze(1)], dim=1) if self.with_bias else matrix
+
+    def split(self, matrix: Tensor) -> list[Tensor]:
+        """The inverse of ``join``."""
+        if not self.with_bias:
+            return [self.rule.weight(matrix, self.parameter)]
+        return [self.rule.weight(matrix[:, :-1], self.parameter), matrix[:, -1]]
+
+    def vectors(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The input vectors in ``x``, m x d, ending in 1 where the layer has a bias."""
+        return self._with_one(self.rule.vectors(module, x))
+
+    def forward(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The forward pass with the effective weight ``W~``."""
+        if not self.scalings:
+            return type(module).forward(module, x)
+        for scaling in self.scalings:
+            scaling.follow(self.parameter)
+        if self.rule.multiplies and x.shape[:-1].numel() < self.outputs:
+            # Fewer input vectors than rows of the weight: scaling them is the shorter way to the same product.
+            y = functional.linear(scaled_input(self._with_one(x), self.scalings), self.matrix())
+            return y if self.with_bias or self.bias is None else y + self.bias
+        weight, *bias = self.split(scaled_weight(self.matrix(), self.scalings))
+        return self.rule.apply(module, x, weight, bias[0] if bias else self.bias)
+
+    def attach(self) -> None:
+        """Take over the forward pass of the layer's modules."""
+        for module in self.modules:
+            strip(module)  # a copy of a model comes with what the learner of the original had put there
+            attached = Attached(self, module)
+            module.forward = attached
+            # A hook even while nobody observes: it also keeps torch's fused transformer layers, which would read
+            # the weights past us, from being used.
+            module.register_forward_pre_hook(attached.observe)
+
+    def detach(self) -> None:
+        """Give the modules back as they were."""
+        for module in self.modules:
+            strip(module)
+
+    def _with_one(self, vectors: Tensor) -> Tensor:
+        if not self.with_bias:
+            return vectors
+        return torch.cat([vectors, vectors.new_ones(*vectors.shape[:-1], 1)], dim=-1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy of the model keeps what it computes, not who was watching.
+        return {**self.__dict__, "observer": None}
+
+
+class Attached:
+    """The ``forward`` of one module while its layer is protected; copied and saved with the model."""
+
+    def __init__(self, layer: ProtectedLayer, module: nn.Module) -> None:
+        self.layer = layer
+        self.module = module
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.layer.forward(self.module, x)
+
+    def observe(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if self.layer.observer is not None and inputs:
+            self.layer.observer(self.layer, module, inputs[0].detach())
+
+
+def strip(module: nn.Module) -> None:
+    """Remove what a learner has left on a module, for instance on a copy that it does not know of."""
+    if isinstance(module.__dict__.get("forward"), Attached):
+        del module.__dict__["forward"]
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if isinstance(getattr(hook, "__self__", None), Attached):
+            del module._forward_pre_hooks[key]
+
+
+@contextmanager
+def observed(layers: Iterable[ProtectedLayer], observer: Observer) -> Iterator[None]:
+    """While open, ``observer(layer, module, x)`` is told of every input that reaches one of the layers."""
+    layers = list(layers)
+    for layer in layers:
+        layer.observer = observer
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.observer = None

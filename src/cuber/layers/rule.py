@@ -1,0 +1,61 @@
+"""What a layer type must tell us, and who has told."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+
+class Rule(ABC):
+    """How one type of layer sees its input. Subclass it, register it, and the type is protected.
+
+    The layer's ``weight``, as an ``out x d`` matrix, must act on the vectors that ``vectors`` returns; a ``bias``
+    is taken care of elsewhere, as the weight of one more input that is always 1.
+    """
+
+    multiplies = False
+    """True if the layer is nothing but a product with its last dimension, so that inputs can be scaled instead."""
+
+    @staticmethod
+    @abstractmethod
+    def vectors(layer: nn.Module, x: Tensor) -> Tensor:
+        """All input vectors in ``x``, as the rows of an ``m x d`` matrix."""
+
+    @staticmethod
+    @abstractmethod
+    def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's forward pass, with another weight and bias than its own."""
+
+    @staticmethod
+    def matrix(weight: Tensor) -> Tensor:
+        """The weight as ``out x d``."""
+        return weight.flatten(1)
+
+    @staticmethod
+    def weight(matrix: Tensor, like: Tensor) -> Tensor:
+        """The inverse of ``matrix``."""
+        return matrix.reshape(like.shape)
+
+
+RULES: dict[type[nn.Module], type[Rule]] = {}
+
+
+def register(*layer_types: type[nn.Module]) -> Callable[[type[Rule]], type[Rule]]:
+    """Class decorator: this rule covers these layer types."""
+
+    def enter(rule: type[Rule]) -> type[Rule]:
+        for layer_type in layer_types:
+            RULES[layer_type] = rule
+        return rule
+
+    return enter
+
+
+def rule_for(module: nn.Module) -> type[Rule] | None:
+    """The rule that covers a module; a subclass is covered as long as it computes what its parent computes."""
+    for layer_type, rule in RULES.items():
+        if isinstance(module, layer_type) and type(module).forward is layer_type.forward:
+            return rule
+    return None

@@ -1,0 +1,112 @@
+"""CUBER (Lin et al., 2022): TRGP, and old tasks that would gain from the new one's gradient may change.
+
+Where the new task's gradient lies in an old task's subspace *and* agrees with the gradient that the old task ended
+with, the weights may move there, held back by a penalty, for as long as the agreement lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cuber.batches import Batch
+from cuber.methods.method import nbytes
+from cuber.methods.settings import setting
+from cuber.methods.trgp import TRGP
+from cuber.subspace import PrunedGradient, drift_penalty
+
+
+@dataclass(eq=False, repr=False)
+class CUBER(TRGP):
+    """Let new tasks improve old ones where their gradients agree."""
+
+    eps2: float = setting(
+        0.0, "cosine between old and new gradient from which an old task may change (above 1: TRGP)", low=-1
+    )
+    lam: float = setting(1.0, "strength of the penalty on change in the subspace of a changing task", low=0)
+    penalty: str = setting(
+        "norm", "the penalty: the norm of the change (as printed) or its square", choices=("norm", "squared")
+    )
+    check: str = setting(
+        "epoch",
+        "when agreement is checked: on a fixed sample after each epoch, or on each step's batch",
+        choices=("epoch", "step"),
+    )
+    keep: float = setting(0.1, "fraction of an old task's gradient entries that is kept", low=0, high=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.gradients: list[dict[str, PrunedGradient]] = []
+        """Task -> layer -> the gradient that the task ended with."""
+
+    # The algorithm
+
+    def positively_correlated(self, task: int, name: str, gradient: Tensor) -> tuple[bool, float | None]:
+        if name not in self.gradients[task]:
+            return False, None
+        cosine = self.gradients[task][name].cosine(gradient)
+        return cosine >= self.eps2, cosine
+
+    def before_step(self, optimizer: Optimizer) -> Tensor | None:
+        added = None
+        for layer in self._layers_of(optimizer):
+            if self.check == "step":
+                self._let_fall(layer.name, layer.gradient())
+            for task in self._changing(layer.name):
+                value, pull = self._penalty(layer.name, task)
+                layer.set_gradient(layer.gradient() + self.lam * pull)
+                added = self.lam * value if added is None else added + self.lam * value
+        super().before_step(optimizer)
+        return added
+
+    def end_epoch(self) -> None:
+        super().end_epoch()
+        if self.check == "epoch" and any(map(self._changing, self.layers)):
+            for name, gradient in self.mean_gradients(self._sample).items():
+                self._let_fall(name, gradient)
+
+    def _finish(self, loader: Iterable[Batch]) -> None:
+        gradients = self.mean_gradients(loader)
+        super()._finish(loader)
+        self.gradients.append({name: PrunedGradient.of(g, self.keep) for name, g in gradients.items()})
+
+    def _changing(self, name: str) -> list[int]:
+        """The old tasks that are in regime 3 here."""
+        return [task for task, regime in self.regimes[-1][name].items() if regime.number == 3]
+
+    def _penalty(self, name: str, task: int) -> tuple[Tensor, Tensor]:
+        drift = self.layers[name].matrix().detach() - self._anchors[name]
+        return drift_penalty(drift, self.memory[name].basis_of(task), squared=self.penalty == "squared")
+
+    def _let_fall(self, name: str, gradient: Tensor) -> None:
+        """Old tasks that no longer agree go to regime 2 for the rest of the task; what has moved stays moved."""
+        for task in self._changing(name):
+            if not self.positively_correlated(task, name, gradient)[0]:
+                self.regimes[-1][name][task].fall(self.epoch)
+                self._protect(name)
+
+    # What is remembered
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "gradients": [
+                {name: vars(gradient).copy() for name, gradient in by_layer.items()} for by_layer in self.gradients
+            ]
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self.gradients = [
+            {name: PrunedGradient(**fields) for name, fields in by_layer.items()} for by_layer in state["gradients"]
+        ]
+
+    def memory_bytes(self) -> dict[str, int]:
+        kept = (gradient for by_layer in self.gradients for gradient in by_layer.values())
+        return {
+            "gradients": sum(nbytes(g.indices) + nbytes(g.values) + 8 for g in kept),
+            **super().memory_bytes(),
+        }

@@ -1,0 +1,12 @@
+"""Plain training on task after task: the lower bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cuber.methods.method import Method
+
+
+@dataclass(eq=False, repr=False)
+class FineTune(Method):
+    """Nothing is protected; each task has its own head and normalization statistics, that is all."""

@@ -1,0 +1,209 @@
+"""Gradient Projection Memory (Saha, Garg and Roy, 2021): learn orthogonally to what old tasks see.
+
+After each task the subspace of its inputs, layer by layer, joins a pool of basis vectors. While later tasks are
+learnt the weights do not move along the pool, so old tasks keep their outputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from cuber import batches
+from cuber.batches import Batch
+from cuber.errors import CuberError, CuberWarning
+from cuber.layers import ProtectedLayer, evaluation_mode, observed
+from cuber.methods.layerwise import LayerwiseMethod
+from cuber.methods.method import nbytes
+from cuber.methods.settings import PerLayer, for_layer, setting
+from cuber.subspace import Gram, Pool, Projector, Regime
+
+Regimes = dict[str, dict[int, Regime]]
+"""Layer name -> old task -> regime."""
+
+NOTICEABLE_DRIFT = 1e-3
+
+
+@dataclass(eq=False, repr=False)
+class GPM(LayerwiseMethod):
+    """Protect the input subspace of every old task in every layer."""
+
+    threshold: PerLayer = setting(
+        0.97, "fraction of the input energy that a task's subspace must hold", low=0, high=1, per_layer=True
+    )
+    threshold_step: float = setting(0.003, "what each further task adds to the threshold", low=0, high=1)
+    samples: PerLayer = setting(300, "training samples that the bases are computed from", low=1, per_layer=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.memory: dict[str, Pool] = {}
+        self.regimes: list[Regimes] = []
+        self._anchors: dict[str, Tensor] = {}
+        self._references: dict[str, Tensor] = {}
+        self._projectors: dict[str, Projector] = {}
+
+    # The algorithm
+
+    def _start(self) -> None:
+        for name, layer in self.layers.items():
+            if name not in self.memory:
+                self.memory[name] = Pool.empty(layer.dimension, self.tasks, like=layer.parameter)
+        regimes = self.correlate()
+        self.regimes.append(regimes)
+        self._anchors = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
+        for name in self.layers:
+            self._protect(name)
+
+    def correlate(self) -> Regimes:
+        """How the new task stands to each old one: here, every old task is only to be protected."""
+        return {name: {task: Regime() for task in range(self.tasks)} for name in self.layers}
+
+    def before_step(self, optimizer: Optimizer) -> Tensor | None:
+        for layer in self._layers_of(optimizer):
+            layer.set_gradient(self._projectors[layer.name](layer.gradient()))
+        return None
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        # A plain gradient step stays where its gradient is; momentum, decay and preconditioning do not.
+        if not _is_plain_sgd(optimizer):
+            self._settle()
+
+    def end_epoch(self) -> None:
+        super().end_epoch()
+        self._settle()  # the rounding of thousands of steps
+
+    def _finish(self, loader: Iterable[Batch]) -> None:
+        self._warn_of_drift()
+        grams = self._input_grams(loader)
+        for name, pool in self.memory.items():
+            pool.add_task(grams.get(name), self._threshold(name))
+
+    def _protect(self, name: str) -> None:
+        """Hold the directions that any task outside regime 3 reads at what the weights are now."""
+        self._projectors[name] = Projector(self.memory[name].basis[:, self._protected_columns(name)])
+        self._references[name] = self.layers[name].matrix().detach().clone()
+
+    def _protected_columns(self, name: str) -> Tensor:
+        pool = self.memory[name]
+        protected = torch.zeros(pool.size, dtype=torch.bool, device=pool.owners.device)
+        for task, regime in self.regimes[-1][name].items():
+            if regime.number != 3:
+                protected |= self.columns_read(task, name)
+        return protected
+
+    def columns_read(self, task: int, name: str) -> Tensor:
+        """Which columns of a layer's pool an old task's answers depend on."""
+        return self.memory[name].owners[task]
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """Put protected directions back to where they are held."""
+        for name, layer in self.layers.items():
+            projector, reference = self._projectors[name], self._references[name]
+            if projector.rank:
+                layer.set_matrix(reference + projector(layer.matrix() - reference))
+
+    def _input_grams(self, loader: Iterable[Batch]) -> dict[str, Gram]:
+        """What each layer sees of the task, at its effective weights, in evaluation mode."""
+        grams: dict[str, Gram] = {}
+        names = list(self.layers)
+        limits = {name: for_layer(self.samples, name, names, "samples") for name in names}
+        seen = 0
+
+        def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
+            wanted = limits[layer.name] - seen
+            if wanted > 0:
+                gram = grams.setdefault(layer.name, Gram(layer.dimension))
+                gram.add(layer.vectors(module, x[:wanted] if len(x) == present else x))
+
+        with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
+            for batch in batches.take(loader, self.sample_size):
+                present = batches.size(batch)
+                self.loss(batch)
+                seen += present
+        for name, gram in grams.items():
+            if not gram.energy < float("inf"):
+                raise CuberError(f"task {self.task}: layer '{name}' sees inputs that are not finite")
+        return grams
+
+    def _threshold(self, name: str) -> float:
+        first = for_layer(self.threshold, name, list(self.layers), "threshold")
+        return first + self.threshold_step * self.tasks
+
+    @property
+    def sample_size(self) -> int:
+        return max(for_layer(self.samples, name, list(self.layers), "samples") for name in self.layers)
+
+    def _warn_of_drift(self) -> None:
+        """Weights that somebody moved past the wrapped optimizer are worth a word."""
+        for name, layer in self.layers.items():
+            held = self.memory[name].basis[:, self._protected_columns(name)]
+            moved = (layer.matrix().detach() - self._anchors[name]) @ held
+            share = float(moved.norm() / self._anchors[name].norm().clamp_min(1e-30))
+            if share > NOTICEABLE_DRIFT and not self._fallen(name):
+                warnings.warn(
+                    f"layer '{name}' moved by {share:.1%} in directions that old tasks need: were its weights changed "
+                    "by anything but the wrapped optimizer?",
+                    CuberWarning,
+                    stacklevel=4,
+                )
+
+    def _fallen(self, name: str) -> bool:
+        return any(regime.fell is not None for regime in self.regimes[-1][name].values())
+
+    # What is remembered
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "memory": {name: {"basis": pool.basis, "owners": pool.owners} for name, pool in self.memory.items()},
+            "regimes": [
+                {
+                    name: {task: dataclasses.asdict(regime) for task, regime in by_task.items()}
+                    for name, by_task in regimes.items()
+                }
+                for regimes in self.regimes
+            ],
+            "anchors": self._anchors if self.task is not None else {},
+            "references": self._references if self.task is not None else {},
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.memory = {
+            name: Pool(pool["basis"].to(self.device), pool["owners"].to(self.device))
+            for name, pool in state["memory"].items()
+        }
+        self.regimes = [
+            {
+                name: {int(task): Regime(**regime) for task, regime in by_task.items()}
+                for name, by_task in regimes.items()
+            }
+            for regimes in state["regimes"]
+        ]
+        self._anchors = {name: anchor.to(self.device) for name, anchor in state["anchors"].items()}
+        for name, reference in state["references"].items():
+            self._protect(name)
+            self._references[name] = reference.to(self.device)
+
+    def memory_bytes(self) -> dict[str, int]:
+        bases = sum(nbytes(pool.basis) + nbytes(pool.owners) for pool in self.memory.values())
+        return {"bases": bases, **super().memory_bytes()}
+
+    def _describe(self) -> list[str]:
+        lines = [
+            f"{name}: {self.memory[name].size if name in self.memory else 0} of {layer.dimension} directions protected"
+            for name, layer in self.layers.items()
+        ]
+        return lines + super()._describe()
+
+
+def _is_plain_sgd(optimizer: Optimizer) -> bool:
+    return type(optimizer) is SGD and not any(
+        group["momentum"] or group["weight_decay"] for group in optimizer.param_groups
+    )

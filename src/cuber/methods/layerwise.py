@@ -1,0 +1,150 @@
+"""What methods share that treat a network layer by layer: which layers, and their gradients as matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cuber import batches
+from cuber.batches import Batch
+from cuber.errors import CuberError
+from cuber.layers import ProtectedLayer, evaluation_mode, observed, scan
+from cuber.methods.method import Method
+from cuber.methods.settings import setting
+from cuber.networks.heads import head_parameters
+
+
+@dataclass(eq=False, repr=False)
+class LayerwiseMethod(Method):
+    """A method for the layers that a rule covers, with a policy for the parameters that none does."""
+
+    uncovered: str = setting(
+        "freeze",
+        "parameters that no layer rule covers: frozen after the first task, trained all the same, or refused",
+        choices=("freeze", "train", "error"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.layers: dict[str, ProtectedLayer] = {}
+        self.uncovered_parameters: dict[str, str] = {}
+        """Trained parameters that no rule covers, with the reason."""
+        self._trained_around: set[str] = set()
+        try:
+            self._scan()
+        except CuberError:
+            self.detach()
+            raise
+
+    def detach(self) -> None:
+        for layer in self.layers.values():
+            layer.detach()
+        super().detach()
+
+    def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
+        """The gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches."""
+        layers = [layer for layer in self.layers.values() if layer.parameter.requires_grad]
+        parameters = [parameter for layer in layers for parameter in layer.parameters]
+        totals: dict[nn.Parameter, Tensor] = {}
+        count = 0
+        with evaluation_mode(self.model), torch.enable_grad():
+            for batch in loader:
+                weight = batches.size(batch)
+                loss = self.loss(batch) * weight
+                if not bool(loss.isfinite()):
+                    raise CuberError(f"the loss of task {self.tasks} is {float(loss)}: lower the learning rate")
+                if not loss.requires_grad:
+                    continue
+                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    if gradient is not None:
+                        totals[parameter] = totals[parameter] + gradient if parameter in totals else gradient
+                count += weight
+        return {
+            layer.name: layer.join([totals.get(p, torch.zeros_like(p)) for p in layer.parameters]) / count
+            for layer in layers
+            if layer.parameter in totals
+        }
+
+    def _layers_of(self, optimizer: Optimizer) -> Iterator[ProtectedLayer]:
+        """The layers that an optimizer trains and that the last backward pass has reached."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for layer in self.layers.values():
+            if id(layer.parameter) in held and layer.parameter.grad is not None:
+                yield layer
+
+    def _freeze(self) -> None:
+        self._thaw()
+        self._scan()
+        super()._freeze()
+        if self.tasks and self.uncovered == "freeze":
+            self._freeze_parameters(map(self.model.get_parameter, self.uncovered_parameters))
+
+    def _scan(self) -> None:
+        """Find the layers; those known stay known, also while somebody has them frozen."""
+        found = scan(self.model, exempt=head_parameters(self.model))
+        for name, layer in found.layers.items():
+            if name not in self.layers:
+                self._adopt(name, layer)
+            elif layer.with_bias != self.layers[name].with_bias:
+                raise CuberError(
+                    f"the bias of layer '{name}' was {'frozen' if layer.with_bias else 'trained'} in earlier tasks and "
+                    f"is now {'trained' if layer.with_bias else 'frozen'}: set its requires_grad back"
+                )
+        self.uncovered_parameters = found.uncovered
+        if not self.layers:
+            reasons = "; ".join(f"{name}: {why}" for name, why in found.uncovered.items()) or "nothing is trained"
+            raise CuberError(f"no layer of this model can be protected ({reasons}); see cuber.layers for adding a rule")
+        self._judge_uncovered()
+
+    def _adopt(self, name: str, layer: ProtectedLayer) -> None:
+        if name in self._trained_around:
+            raise CuberError(
+                f"layer '{name}' was frozen while earlier tasks were learnt, so what they need of it is not known: "
+                "keep it frozen, or let it train from the first task on"
+            )
+        self.layers[name] = layer
+        layer.attach()
+
+    def _judge_uncovered(self) -> None:
+        if self.uncovered == "error" and self.uncovered_parameters:
+            name, reason = next(iter(self.uncovered_parameters.items()))
+            raise CuberError(
+                f"{len(self.uncovered_parameters)} parameters cannot be protected, first '{name}' ({reason}): "
+                "freeze them yourself, or choose uncovered='freeze' or 'train'"
+            )
+
+    def _first_look(self) -> None:
+        super()._first_look()
+        called: set[str] = set()
+        with observed(self.layers.values(), lambda layer, *_: called.add(layer.name)):
+            reached = self.mean_gradients(self._sample[:1])
+        for name in reached.keys() - called:
+            # The weight is used, but not by calling its layer: nobody can see what it is multiplied with.
+            layer = self.layers.pop(name)
+            layer.detach()
+            for parameter_name, parameter in self.model.named_parameters():
+                if any(parameter is part for part in layer.parameters):
+                    self.uncovered_parameters[parameter_name] = "used without calling its layer"
+                    if self.tasks and self.uncovered == "freeze":
+                        self._freeze_parameters([parameter])
+            self._judge_uncovered()
+        if not reached.keys() & called:
+            raise CuberError(
+                f"task {self.tasks} reaches none of the protected layers ({', '.join(self.layers)}): "
+                "its loss does not depend on them, or they are frozen"
+            )
+
+    def _leave_task(self) -> None:
+        if self.task is not None:
+            modules = {name for name, _ in self.model.named_modules()}
+            self._trained_around = modules - self.layers.keys()
+        super()._leave_task()
+
+    def _describe(self) -> list[str]:
+        fate = {"freeze": "frozen after the first task", "train": "trained without protection", "error": ""}
+        return [f"{name}: {fate[self.uncovered]} ({reason})" for name, reason in self.uncovered_parameters.items()]

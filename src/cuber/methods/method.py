@@ -1,0 +1,345 @@
+"""The moments of training at which a continual learner may act, and what all learners share."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cuber import batches
+from cuber.batches import Batch
+from cuber.errors import CuberError
+from cuber.layers import Normalization, Statistics, evaluation_mode
+from cuber.methods.settings import check_settings, setting, settings_of
+from cuber.networks.heads import head_parameters, heads_of
+
+LossFunction = Callable[[Any, Any], Tensor]
+Forward = Callable[[nn.Module, Batch], Tensor]
+
+_learners: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
+"""Which learner holds each module, so that no two take hold of the same one."""
+
+
+@dataclass(eq=False, repr=False)
+class Method:
+    """A learner around a model: call its verbs at the moments of training that they are named after.
+
+    A method of your own overrides the moments it cares about (``begin_task``, ``before_step`` when the gradients are
+    there, ``after_step``, ``end_epoch``, ``end_task``) and what it must remember (``state_dict``,
+    ``load_state_dict``, ``memory_bytes``).
+    """
+
+    model: nn.Module
+    norm_statistics: str = setting(
+        "task",
+        "running statistics of batch norm: kept per task, or each batch its own (the paper's way)",
+        choices=("task", "batch"),
+    )
+    forward: Forward | None = field(default=None, kw_only=True)
+    """``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` will not do."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        # torch.compile wraps a model; what it compiles is inside, and that is what we hold on to.
+        self.model = getattr(self.model, "_orig_mod", self.model)
+        self._claim()
+        self.tasks = 0
+        """How many tasks have been learnt."""
+        self.task: int | None = None
+        """The task being learnt; None between tasks."""
+        self.epoch = 0
+        self.statistics: list[Statistics] = []
+        self._shown: int | None = None
+        self._sample: list[Batch] = []
+        self._loss_fn: LossFunction | None = None
+        self._wrapped: dict[Optimizer, list[Any]] = {}
+        self._frozen: list[nn.Parameter] = []
+        self._normalization = Normalization(self.model, self.norm_statistics)
+
+    # The moments of training
+
+    def begin_task(self, loader: Iterable[Batch], loss_fn: LossFunction | None = None) -> None:
+        """Before the first step of a task; ``loss_fn(output, target)`` is a mean over the batch."""
+        if self.task is not None:
+            raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
+        if loss_fn is None and self.forward is None:
+            raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
+        self._sample = batches.take(loader, self.sample_size)
+        self._loss_fn = loss_fn
+        shown, statistics = self._shown, self._normalization.statistics()
+        try:
+            self._show(self.tasks)
+            self._freeze()
+            self._first_look()
+            self._start()
+        except BaseException:
+            self._thaw()
+            self._show(shown)
+            self._normalization.restore(statistics)
+            raise
+        self.task, self.epoch = self.tasks, 0
+
+    def wrap(self, optimizer: Optimizer) -> Optimizer:
+        """The same optimizer, whose steps this learner now sees; once per task, after ``begin_task``."""
+        self._require_task("wrap")
+        if not isinstance(optimizer, Optimizer):
+            raise CuberError(f"wrap takes a torch optimizer, not a {type(optimizer).__name__}")
+        if optimizer not in self._wrapped:
+            self._check_optimizer(optimizer)
+            self._wrapped[optimizer] = [
+                optimizer.register_step_pre_hook(self._on_step),
+                optimizer.register_step_post_hook(lambda optimizer, *_: self.after_step(optimizer)),
+            ]
+        return optimizer
+
+    def before_step(self, optimizer: Optimizer) -> Tensor | None:
+        """Gradients are there, the step is not: change them. Returns what was added to the loss, if anything."""
+        return None
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The optimizer has changed the weights."""
+
+    def end_epoch(self) -> None:
+        """After each pass over the task's training data."""
+        self._require_task("end_epoch")
+        self.epoch += 1
+
+    def end_task(self, loader: Iterable[Batch]) -> None:
+        """After the last step of a task, with the weights that are to be kept."""
+        self._require_task("end_task")
+        if not self._wrapped:
+            raise CuberError(
+                "end_task: no optimizer was wrapped in this task, so nothing was protected; "
+                "train with optimizer = learner.wrap(optimizer)"
+            )
+        self._finish(loader)
+        self.statistics.append(self._normalization.statistics())
+        self.tasks += 1
+        self._leave_task()
+
+    # What trains, and how the model is seen
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the present task trains, by name."""
+        return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the present task trains: give it to the optimizer."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    @contextmanager
+    def as_task(self, task: int | None) -> Iterator[nn.Module]:
+        """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
+        known = self.tasks + (self.task is not None)
+        if task is not None and not 0 <= task < known:
+            learnt = f"tasks 0 to {known - 1} have" if known > 1 else "only task 0 has" if known else "none has"
+            raise CuberError(f"as_task({task}): that task has not been learnt ({learnt})")
+        shown, statistics = self._shown, self._normalization.statistics()
+        self._show(task)
+        try:
+            yield self.model
+        finally:
+            self._show(shown)
+            self._normalization.restore(statistics)
+
+    def detach(self) -> None:
+        """Let go of the model: it is as it was before, with the weights it has now."""
+        self._leave_task()
+        self._thaw()
+        self._normalization.detach()
+        for module in self.model.modules():
+            _learners.pop(module, None)
+
+    # What is remembered
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the learner must remember, as plain values and tensors (the weights are in the model's)."""
+        return {
+            "method": type(self).__name__,
+            "model": {name: list(p.shape) for name, p in self.model.named_parameters()},
+            "tasks": self.tasks,
+            "statistics": [dict(statistics) for statistics in self.statistics],
+            "task": self.task,
+            "epoch": self.epoch,
+            "sample": self._sample,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember what another learner did; in the middle of a task, go on with ``resume_task``."""
+        if state.get("method") != type(self).__name__:
+            raise CuberError(
+                f"this state was saved by {state.get('method', 'something else')}, not {type(self).__name__}"
+            )
+        shapes = {name: list(p.shape) for name, p in self.model.named_parameters()}
+        if state["model"] != shapes:
+            name = next(name for name in {**state["model"], **shapes} if shapes.get(name) != state["model"].get(name))
+            raise CuberError(
+                f"this state belongs to another model: parameter '{name}' is {state['model'].get(name, 'missing')} "
+                f"there and {shapes.get(name, 'missing')} here"
+            )
+        self._leave_task()
+        self._thaw()
+        self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
+        self.statistics = [dict(statistics) for statistics in state["statistics"]]
+        self._sample = state["sample"]
+        self._restore(state)
+        if self.task is not None:
+            self._freeze()
+        self._show(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
+
+    def resume_task(self, loss_fn: LossFunction | None = None) -> None:
+        """Go on with a task in whose middle ``load_state_dict`` has put us."""
+        self._require_task("resume_task")
+        self._loss_fn = loss_fn
+
+    def memory_bytes(self) -> dict[str, int]:
+        """The bytes kept between tasks, by kind."""
+        heads = sum(nbytes(head) for multi in heads_of(self.model) for head in multi.heads[: self.tasks].parameters())
+        statistics = sum(nbytes(tensor) for kept in self.statistics for tensor in kept.values())
+        return {"heads": heads, "statistics": statistics}
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
+        state = f"learning task {self.task}" if self.task is not None else f"{self.tasks} tasks learnt"
+        return "\n  ".join([f"{type(self).__name__}({values}): {state}", *self._describe()])
+
+    # What methods override or use
+
+    @property
+    def sample_size(self) -> int:
+        """How many of a new task's samples are looked at before it is learnt."""
+        return 256
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The loss of a batch, differentiable, at the weights that the model now shows."""
+        if self.forward is not None:
+            return self.forward(self.model, batch)
+        if not (isinstance(batch, list | tuple) and len(batch) == 2):
+            raise CuberError(
+                f"the loader yields a {type(batch).__name__} where (input, target) is expected: "
+                "give the learner a forward=lambda model, batch: loss"
+            )
+        if self._loss_fn is None:
+            raise CuberError("the loss is not known after load_state_dict: call resume_task(loss_fn) first")
+        x, y = batches.to(batch, self.device)
+        return self._loss_fn(self.model(x), y)
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    def _start(self) -> None:
+        """A task begins: the model shows it, what does not belong to it is frozen. Raise to call it off."""
+
+    def _finish(self, loader: Iterable[Batch]) -> None:
+        """A task has been learnt: remember what must be. Raise before anything is changed."""
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Take over the method's own part of a state dict."""
+
+    def _show(self, task: int | None) -> None:
+        """Let the model answer for a task."""
+        self._shown = task
+        if task is None:
+            return
+        for multi_head in heads_of(self.model):
+            multi_head.select_task(task)
+        if task < len(self.statistics):
+            self._normalization.restore(self.statistics[task])
+
+    def _freeze(self) -> None:
+        """Stop the training of what is not the new task's to train: the heads of the others."""
+        self._thaw()
+        own = {
+            id(parameter)
+            for multi_head in heads_of(self.model)
+            for parameter in multi_head.heads[multi_head.task].parameters()
+        }
+        self._freeze_parameters(p for p in head_parameters(self.model) if id(p) not in own)
+
+    def _freeze_parameters(self, parameters: Iterable[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if parameter.requires_grad:
+                parameter.requires_grad_(False)
+                parameter.grad = None
+                self._frozen.append(parameter)
+
+    def _thaw(self) -> None:
+        for parameter in self._frozen:
+            parameter.requires_grad_(True)
+        self._frozen = []
+
+    def _check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise unless this optimizer trains what the task needs."""
+
+    def _describe(self) -> list[str]:
+        """Lines for ``repr`` on what the learner holds."""
+        return []
+
+    def _require_task(self, verb: str) -> None:
+        if self.task is None:
+            raise CuberError(f"{verb} before begin_task: call begin_task(loader, loss_fn) first")
+
+    def _leave_task(self) -> None:
+        for handles in self._wrapped.values():
+            for handle in handles:
+                handle.remove()
+        self._wrapped = {}
+        self._sample = []
+        self.task = None
+
+    def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self.before_step(optimizer)
+            return None
+
+        # The gradients come into being inside the step (LBFGS asks for them many times): act there.
+        def guarded() -> Any:
+            loss = closure()
+            added = self.before_step(optimizer)
+            return loss if added is None else loss + added
+
+        return (args[0],), {**kwargs, "closure": guarded}
+
+    def _first_look(self) -> None:
+        """Try the new task's samples on the model: normalization statistics, and every error that would come."""
+        try:
+            with torch.no_grad(), evaluation_mode(self.model):
+                if self.tasks and self.norm_statistics == "task" and self._normalization.layers:
+                    with self._normalization.estimating():
+                        for batch in self._sample[: max(1, len(self._sample) - 1)]:
+                            self.loss(batch)
+                loss = self.loss(self._sample[0])
+        except CuberError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise CuberError(
+                f"task {self.tasks}: the model and the loss cannot take the loader's first batch: {error}"
+            ) from error
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise CuberError("the loss must be a tensor with one value, a mean over the batch")
+        if not bool(loss.isfinite()):
+            raise CuberError(f"task {self.tasks}: the loss is {float(loss)} before the first step; check the inputs")
+
+    def _claim(self) -> None:
+        for module in self.model.modules():
+            holder = _learners.get(module)
+            if holder is not None and holder() is not None:
+                raise CuberError(
+                    "this model has a learner already: call its detach() first, "
+                    "or give the new learner a copy.deepcopy of the model"
+                )
+        for module in self.model.modules():
+            _learners[module] = weakref.ref(self)
+
+
+def nbytes(tensor: Tensor) -> int:
+    """The size of a tensor in memory."""
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,116 @@
+"""Hyper-parameters: declared once as fields of a method, checked, listed and read from text here."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuber.errors import CuberError, unknown
+
+PerLayer = Any
+"""A value for all layers, a list of values in the layers' order, or a mapping from layer names to values."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a value must be, and what it does."""
+
+    help: str
+    low: float = -math.inf
+    high: float = math.inf
+    choices: tuple[str, ...] = ()
+    per_layer: bool = False
+
+    def check(self, owner: str, name: str, value: Any, default: Any) -> None:
+        """Raise a sentence unless ``value`` may take the place of ``default``."""
+        if self.per_layer and isinstance(value, Mapping | Sequence) and not isinstance(value, str):
+            for part in value.values() if isinstance(value, Mapping) else value:
+                self.check(owner, name, part, default)
+            return
+        if not self._fits(value, default):
+            raise CuberError(f"{owner}: {name} must be {self.describe(default)}, not {value!r}")
+
+    def _fits(self, value: Any, default: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        if isinstance(default, bool):
+            return isinstance(value, bool)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+        if isinstance(default, int) and not isinstance(value, int):
+            return False
+        return number and self.low <= value <= self.high
+
+    def describe(self, default: Any) -> str:
+        """What fits, in words: "a number from 0 to 1"."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if isinstance(default, bool):
+            return "true or false"
+        kind = "a whole number" if isinstance(default, int) else "a number"
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return f"{kind} from {self.low:g} to {self.high:g}"
+        return f"{kind} of at least {self.low:g}" if math.isfinite(self.low) else kind
+
+
+def setting(default: Any, help: str, **limits: Any) -> Any:
+    """A dataclass field that is a hyper-parameter: ``eps1: float = setting(0.5, "...", low=0)``."""
+    return dataclasses.field(default=default, kw_only=True, metadata={"setting": Setting(help, **limits)})
+
+
+def settings_of(method: Any) -> dict[str, tuple[Any, Setting]]:
+    """Name -> (default, setting) of a method's hyper-parameters."""
+    fields = dataclasses.fields(method)
+    return {f.name: (f.default, f.metadata["setting"]) for f in fields if "setting" in f.metadata}
+
+
+def check_settings(method: Any) -> None:
+    """Raise a sentence unless every hyper-parameter of this learner is one that makes sense."""
+    for name, (default, what) in settings_of(method).items():
+        what.check(type(method).__name__, name, getattr(method, name), default)
+
+
+def parse_settings(method: type, assignments: Sequence[str]) -> dict[str, Any]:
+    """``["eps1=0.4", "check=step"]`` as keyword arguments for a method.
+
+    >>> from cuber import CUBER
+    >>> parse_settings(CUBER, ["eps1=0.4", "check=step"])
+    {'eps1': 0.4, 'check': 'step'}
+    """
+    known = settings_of(method)
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise CuberError(f"--set takes name=value, not '{assignment}'")
+        if name not in known:
+            raise unknown(f"setting of {method.__name__}", name, known)
+        default, what = known[name]
+        values[name] = _read(text)
+        what.check(method.__name__, name, values[name], default)
+    return values
+
+
+def _read(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def for_layer(value: PerLayer, name: str, names: Sequence[str], what: str) -> Any:
+    """The value of a per-layer setting for one layer."""
+    if isinstance(value, Mapping):
+        if name not in value:
+            raise CuberError(f"{what} has no value for layer '{name}' (it names {', '.join(value)})")
+        return value[name]
+    if isinstance(value, Sequence):
+        if len(value) != len(names):
+            raise CuberError(f"{what} has {len(value)} values, but the model has {len(names)} protected layers")
+        return value[names.index(name)]
+    return value

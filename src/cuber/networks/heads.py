@@ -1,0 +1,58 @@
+"""One output layer per task, on any backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor, nn
+
+from cuber.errors import CuberError
+
+
+class MultiHead(nn.Module):
+    """A backbone followed by the present task's own linear head; learners choose the head for you.
+
+    Heads belong to their tasks: they are trained with them, never projected, and left alone afterwards.
+
+    >>> model = MultiHead(nn.Flatten(), features=64, classes_per_task=[2, 2, 3])
+    >>> model.select_task(2)
+    >>> len(model.heads[2].bias)
+    3
+    """
+
+    def __init__(
+        self, backbone: nn.Module, features: int, classes_per_task: Sequence[int], *, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.features = features
+        self.heads = nn.ModuleList(nn.Linear(features, classes, bias=bias) for classes in classes_per_task)
+        self.task = 0
+
+    def add_head(self, classes: int, *, bias: bool = True) -> None:
+        """A head for one more task than planned."""
+        like = next(self.parameters())
+        self.heads.append(nn.Linear(self.features, classes, bias=bias).to(like))
+
+    def select_task(self, task: int) -> None:
+        """Answer for this task from now on."""
+        if not 0 <= task < len(self.heads):
+            raise CuberError(
+                f"MultiHead has heads for tasks 0 to {len(self.heads) - 1} but not for task {task}: "
+                "name all tasks in classes_per_task, or call add_head(classes)"
+            )
+        self.task = task
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.heads[self.task](self.backbone(x))
+
+
+def heads_of(model: nn.Module) -> list[MultiHead]:
+    """Every MultiHead in a model, the model itself included."""
+    return [module for module in model.modules() if isinstance(module, MultiHead)]
+
+
+def head_parameters(model: nn.Module) -> Iterable[nn.Parameter]:
+    """The parameters of all heads of all tasks."""
+    for multi_head in heads_of(model):
+        yield from multi_head.heads.parameters()

@@ -1,0 +1,27 @@
+"""The mathematics on plain tensors: nothing in this room knows what a network is.
+
+Conventions of the whole room: a weight or a gradient is ``out x d``, a batch of input vectors ``m x d`` (one
+per row), a basis ``d x K`` with orthonormal columns.
+"""
+
+from cuber.subspace.gradient import PrunedGradient
+from cuber.subspace.gram import Gram
+from cuber.subspace.penalty import drift_penalty
+from cuber.subspace.pool import Pool
+from cuber.subspace.projection import Projector
+from cuber.subspace.regimes import Regime, decide_regimes, projection_ratios
+from cuber.subspace.scaling import Scaling, scaled_input, scaled_weight
+
+__all__ = [
+    "Gram",
+    "Pool",
+    "Projector",
+    "PrunedGradient",
+    "Regime",
+    "Scaling",
+    "decide_regimes",
+    "drift_penalty",
+    "projection_ratios",
+    "scaled_input",
+    "scaled_weight",
+]

@@ -1,0 +1,89 @@
+"""What the bases need to know of the data: the Gram matrix of the input vectors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Gram:
+    """The sum ``M`` of ``x x'`` over input vectors x, in float64, accumulated batch by batch.
+
+    While fewer vectors than dimensions have been seen it keeps the vectors themselves (m x d is then the smaller
+    of the two, and so is its eigenproblem); after that, only the d x d sum.
+
+    >>> gram = Gram(3)
+    >>> gram.add(torch.tensor([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]]))
+    >>> gram.energy
+    25.0
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self.count = 0
+        self._vectors: list[Tensor] = []
+        self._matrix: Tensor | None = None
+
+    def add(self, vectors: Tensor) -> None:
+        """Take in the rows of ``vectors`` (m x d)."""
+        # Apple's GPUs have no float64.
+        place = "cpu" if vectors.device.type == "mps" else vectors.device
+        vectors = vectors.detach().to(place, torch.float64)
+        self.count += len(vectors)
+        if self._matrix is not None:
+            self._matrix.addmm_(vectors.T, vectors)
+            return
+        self._vectors.append(vectors.clone())
+        if self.count >= self.dimension:
+            stacked = torch.cat(self._vectors)
+            self._matrix = stacked.T @ stacked
+            self._vectors = []
+
+    def merge(self, other: Gram) -> None:
+        """Take in everything that another accumulator has seen."""
+        for vectors in other._vectors:
+            self.add(vectors)
+        if other._matrix is None:
+            return
+        matrix = other._matrix
+        for vectors in self._vectors:
+            matrix = matrix.addmm(vectors.T, vectors)
+        self._matrix = matrix.clone() if self._matrix is None else self._matrix + matrix
+        self._vectors = []
+        self.count += other.count
+
+    @property
+    def energy(self) -> float:
+        """The trace of M: the summed squared length of all vectors."""
+        if self._matrix is not None:
+            return float(self._matrix.trace())
+        return float(sum(vectors.square().sum() for vectors in self._vectors))
+
+    def along(self, basis: Tensor) -> Tensor:
+        """The energy that each column of ``basis`` explains, ``u' M u``."""
+        basis = self._like_data(basis)
+        if self._matrix is not None:
+            return (basis * (self._matrix @ basis)).sum(0)
+        return (torch.cat(self._vectors) @ basis).square().sum(0)
+
+    def residual(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (descending) and directions (d x k) of what ``basis`` leaves unexplained."""
+        basis = self._like_data(basis)
+        if self._matrix is not None:
+            half = self._matrix - basis @ (basis.T @ self._matrix)
+            rest = half - (half @ basis) @ basis.T
+            energies, directions = torch.linalg.eigh((rest + rest.T) / 2)
+        else:
+            vectors = torch.cat(self._vectors)
+            rest = vectors - (vectors @ basis) @ basis.T
+            energies, combinations = torch.linalg.eigh(rest @ rest.T)
+            directions = rest.T @ combinations / energies.clamp_min(1e-300).sqrt()
+        energies, directions = energies.flip(0), directions.flip(1)
+        # What rounding alone can produce is not a direction of the data.
+        real = energies > self.energy * self.dimension * torch.finfo(torch.float64).eps
+        real[max(0, self.dimension - basis.shape[1]) :] = False
+        return energies[real], directions[:, real]
+
+    def _like_data(self, basis: Tensor) -> Tensor:
+        data = self._matrix if self._matrix is not None else self._vectors[0]
+        return basis.to(data)

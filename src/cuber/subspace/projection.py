@@ -1,0 +1,34 @@
+"""Taking the protected directions out of a gradient or an update."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Projector:
+    """``G -> G - (G U) U'`` for an orthonormal ``U``, by whichever of U and its complement has fewer columns.
+
+    >>> outside = Projector(torch.eye(3)[:, :1])
+    >>> outside(torch.ones(1, 3))
+    tensor([[0., 1., 1.]])
+    """
+
+    def __init__(self, protected: Tensor) -> None:
+        dimension, self.rank = protected.shape
+        self._by_complement = 2 * self.rank > dimension
+        self._columns = complement(protected) if self._by_complement else protected
+
+    def __call__(self, matrix: Tensor) -> Tensor:
+        """The part of each row of ``matrix`` that lies outside the protected directions."""
+        if self.rank == 0:
+            return matrix
+        columns = self._columns
+        inside = ((matrix.to(columns.dtype) @ columns) @ columns.T).to(matrix.dtype)
+        return inside if self._by_complement else matrix - inside
+
+
+def complement(basis: Tensor) -> Tensor:
+    """An orthonormal basis (d x (d - K)) of everything orthogonal to ``basis``."""
+    full = torch.linalg.qr(basis.double(), mode="complete").Q
+    return full[:, basis.shape[1] :].to(basis.dtype)
