@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cuber.batches import Batch
+from cuber.layers import ProtectedLayer
 from cuber.methods.method import nbytes
 from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
-from cuber.subspace import PrunedGradient, drift_penalty
+from cuber.subspace import Gram, PrunedGradient, energy_weights, norm_penalty, squared_penalty
 
 
 @dataclass(eq=False, repr=False)
@@ -25,11 +26,13 @@ class CUBER(TRGP):
     """Let new tasks improve old ones where their gradients agree."""
 
     eps2: float = setting(
-        0.0, "cosine between old and new gradient from which an old task may change (above 1: TRGP)", low=-1
+        -0.1, "cosine between old and new gradient from which an old task may change (above 1: TRGP)", low=-1
     )
-    lam: float = setting(1.0, "strength of the penalty on change in the subspace of a changing task", low=0)
+    lam: float = setting(3.0, "strength of the penalty on change in the subspace of a changing task", low=0)
     penalty: str = setting(
-        "norm", "the penalty: the norm of the change (as printed) or its square", choices=("norm", "squared")
+        "energy",
+        "the penalty: norm of the change (as printed), its square, or the square weighted by the old inputs' energy",
+        choices=("norm", "squared", "energy"),
     )
     check: str = setting(
         "epoch",
@@ -42,6 +45,8 @@ class CUBER(TRGP):
         super().__post_init__()
         self.gradients: list[dict[str, PrunedGradient]] = []
         """Task -> layer -> the gradient that the task ended with."""
+        self.energies: list[dict[str, Tensor]] = []
+        """Task -> layer -> how much each direction of its subspace matters to it (penalty "energy")."""
 
     # The algorithm
 
@@ -56,12 +61,22 @@ class CUBER(TRGP):
         for layer in self._layers_of(optimizer):
             if self.check == "step":
                 self._let_fall(layer.name, layer.gradient())
-            for task in self._changing(layer.name):
+            changing = self._changing(layer.name)
+            strength = self._strength(layer, optimizer, len(changing)) if changing else 0.0
+            for task in changing:
                 value, pull = self._penalty(layer.name, task)
-                layer.set_gradient(layer.gradient() + self.lam * pull)
-                added = self.lam * value if added is None else added + self.lam * value
+                layer.set_gradient(layer.gradient() + strength * pull)
+                added = strength * value if added is None else added + strength * value
         super().before_step(optimizer)
         return added
+
+    def _strength(self, layer: ProtectedLayer, optimizer: Optimizer, tasks: int) -> float:
+        """``lam``, or less where a step would take the weights past the point that the penalty pulls them to."""
+        if self.penalty == "norm":
+            return self.lam
+        groups = optimizer.param_groups
+        lr = next(group["lr"] for group in groups if any(p is layer.parameter for p in group["params"]))
+        return min(self.lam, 1 / max(2 * float(lr) * tasks, 1e-12))
 
     def end_epoch(self) -> None:
         super().end_epoch()
@@ -74,13 +89,23 @@ class CUBER(TRGP):
         super()._finish(loader)
         self.gradients.append({name: PrunedGradient.of(g, self.keep) for name, g in gradients.items()})
 
+    def _extend(self, grams: dict[str, Gram]) -> None:
+        super()._extend(grams)
+        if self.penalty == "energy":
+            self.energies.append(
+                {name: energy_weights(gram, self.memory[name].basis_of(self.tasks)) for name, gram in grams.items()}
+            )
+
     def _changing(self, name: str) -> list[int]:
         """The old tasks that are in regime 3 here."""
         return [task for task, regime in self.regimes[-1][name].items() if regime.number == 3]
 
     def _penalty(self, name: str, task: int) -> tuple[Tensor, Tensor]:
-        drift = self.layers[name].matrix().detach() - self._anchors[name]
-        return drift_penalty(drift, self.memory[name].basis_of(task), squared=self.penalty == "squared")
+        basis = self.memory[name].basis_of(task)
+        drift = (self.layers[name].matrix().detach() - self._anchors[name]).to(basis.dtype)
+        if self.penalty == "norm":
+            return norm_penalty(drift, basis)
+        return squared_penalty(drift, basis, self.energies[task][name] if self.penalty == "energy" else None)
 
     def _let_fall(self, name: str, gradient: Tensor) -> None:
         """Old tasks that no longer agree go to regime 2 for the rest of the task; what has moved stays moved."""
@@ -95,7 +120,8 @@ class CUBER(TRGP):
         return super().state_dict() | {
             "gradients": [
                 {name: vars(gradient).copy() for name, gradient in by_layer.items()} for by_layer in self.gradients
-            ]
+            ],
+            "energies": self.energies,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -103,10 +129,15 @@ class CUBER(TRGP):
         self.gradients = [
             {name: PrunedGradient(**fields) for name, fields in by_layer.items()} for by_layer in state["gradients"]
         ]
+        self.energies = [
+            {name: weights.to(self.device) for name, weights in by_layer.items()} for by_layer in state["energies"]
+        ]
 
     def memory_bytes(self) -> dict[str, int]:
-        kept = (gradient for by_layer in self.gradients for gradient in by_layer.values())
+        gradients = (gradient for by_layer in self.gradients for gradient in by_layer.values())
+        energies = (weights for by_layer in self.energies for weights in by_layer.values())
         return {
-            "gradients": sum(nbytes(g.indices) + nbytes(g.values) + 8 for g in kept),
+            "gradients": sum(nbytes(g.indices) + nbytes(g.values) + 8 for g in gradients),
+            "energies": sum(map(nbytes, energies)),
             **super().memory_bytes(),
         }

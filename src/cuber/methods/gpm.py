@@ -44,22 +44,27 @@ class GPM(LayerwiseMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.memory: dict[str, Pool] = {}
+        """Layer name -> its pool of basis vectors and which task owns which."""
         self.regimes: list[Regimes] = []
+        """Task -> layer name -> old task -> regime."""
         self._anchors: dict[str, Tensor] = {}
         self._references: dict[str, Tensor] = {}
         self._projectors: dict[str, Projector] = {}
+        self._open_pools()
 
     # The algorithm
 
     def _start(self) -> None:
-        for name, layer in self.layers.items():
-            if name not in self.memory:
-                self.memory[name] = Pool.empty(layer.dimension, self.tasks, like=layer.parameter)
-        regimes = self.correlate()
-        self.regimes.append(regimes)
+        self._open_pools()
+        self.regimes[self.tasks :] = [self.correlate()]
         self._anchors = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
         for name in self.layers:
             self._protect(name)
+
+    def _open_pools(self) -> None:
+        for name, layer in self.layers.items():
+            if name not in self.memory:
+                self.memory[name] = Pool.empty(layer.dimension, self.tasks, like=layer.parameter)
 
     def correlate(self) -> Regimes:
         """How the new task stands to each old one: here, every old task is only to be protected."""
@@ -81,7 +86,10 @@ class GPM(LayerwiseMethod):
 
     def _finish(self, loader: Iterable[Batch]) -> None:
         self._warn_of_drift()
-        grams = self._input_grams(loader)
+        self._extend(self._input_grams(loader))
+
+    def _extend(self, grams: dict[str, Gram]) -> None:
+        """Let the task own the directions that it needs, in every layer."""
         for name, pool in self.memory.items():
             pool.add_task(grams.get(name), self._threshold(name))
 
@@ -145,7 +153,7 @@ class GPM(LayerwiseMethod):
         """Weights that somebody moved past the wrapped optimizer are worth a word."""
         for name, layer in self.layers.items():
             held = self.memory[name].basis[:, self._protected_columns(name)]
-            moved = (layer.matrix().detach() - self._anchors[name]) @ held
+            moved = (layer.matrix().detach() - self._anchors[name]).to(held.dtype) @ held
             share = float(moved.norm() / self._anchors[name].norm().clamp_min(1e-30))
             if share > NOTICEABLE_DRIFT and not self._fallen(name):
                 warnings.warn(
@@ -175,6 +183,7 @@ class GPM(LayerwiseMethod):
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
         self.memory = {
             name: Pool(pool["basis"].to(self.device), pool["owners"].to(self.device))
             for name, pool in state["memory"].items()
@@ -197,7 +206,7 @@ class GPM(LayerwiseMethod):
 
     def _describe(self) -> list[str]:
         lines = [
-            f"{name}: {self.memory[name].size if name in self.memory else 0} of {layer.dimension} directions protected"
+            f"{name}: {self.memory[name].size} of {layer.dimension} directions protected"
             for name, layer in self.layers.items()
         ]
         return lines + super()._describe()

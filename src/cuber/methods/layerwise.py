@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ class LayerwiseMethod(Method):
         self.layers: dict[str, ProtectedLayer] = {}
         self.uncovered_parameters: dict[str, str] = {}
         """Trained parameters that no rule covers, with the reason."""
+        self._bypassed: set[str] = set()
         self._trained_around: set[str] = set()
         try:
             self._scan()
@@ -56,7 +58,9 @@ class LayerwiseMethod(Method):
                 weight = batches.size(batch)
                 loss = self.loss(batch) * weight
                 if not bool(loss.isfinite()):
-                    raise CuberError(f"the loss of task {self.tasks} is {float(loss)}: lower the learning rate")
+                    raise CuberError(
+                        f"the loss of task {self.tasks} is {float(loss.detach())}: lower the learning rate"
+                    )
                 if not loss.requires_grad:
                     continue
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -87,15 +91,17 @@ class LayerwiseMethod(Method):
     def _scan(self) -> None:
         """Find the layers; those known stay known, also while somebody has them frozen."""
         found = scan(self.model, exempt=head_parameters(self.model))
+        self.uncovered_parameters = found.uncovered
         for name, layer in found.layers.items():
-            if name not in self.layers:
+            if name in self._bypassed:
+                self._give_up(layer)
+            elif name not in self.layers:
                 self._adopt(name, layer)
             elif layer.with_bias != self.layers[name].with_bias:
                 raise CuberError(
                     f"the bias of layer '{name}' was {'frozen' if layer.with_bias else 'trained'} in earlier tasks and "
                     f"is now {'trained' if layer.with_bias else 'frozen'}: set its requires_grad back"
                 )
-        self.uncovered_parameters = found.uncovered
         if not self.layers:
             reasons = "; ".join(f"{name}: {why}" for name, why in found.uncovered.items()) or "nothing is trained"
             raise CuberError(f"no layer of this model can be protected ({reasons}); see cuber.layers for adding a rule")
@@ -109,6 +115,12 @@ class LayerwiseMethod(Method):
             )
         self.layers[name] = layer
         layer.attach()
+
+    def _give_up(self, layer: ProtectedLayer) -> None:
+        """A weight is used, but not by calling its layer: nobody can see what it is multiplied with."""
+        for name, parameter in self.model.named_parameters():
+            if any(parameter is part for part in layer.parameters):
+                self.uncovered_parameters[name] = "used without calling its layer"
 
     def _judge_uncovered(self) -> None:
         if self.uncovered == "error" and self.uncovered_parameters:
@@ -124,20 +136,31 @@ class LayerwiseMethod(Method):
         with observed(self.layers.values(), lambda layer, *_: called.add(layer.name)):
             reached = self.mean_gradients(self._sample[:1])
         for name in reached.keys() - called:
-            # The weight is used, but not by calling its layer: nobody can see what it is multiplied with.
             layer = self.layers.pop(name)
             layer.detach()
-            for parameter_name, parameter in self.model.named_parameters():
-                if any(parameter is part for part in layer.parameters):
-                    self.uncovered_parameters[parameter_name] = "used without calling its layer"
-                    if self.tasks and self.uncovered == "freeze":
-                        self._freeze_parameters([parameter])
-            self._judge_uncovered()
+            self._bypassed.add(name)
+            self._give_up(layer)
+            if self.tasks and self.uncovered == "freeze":
+                self._freeze_parameters(layer.parameters)
+        self._judge_uncovered()
         if not reached.keys() & called:
             raise CuberError(
                 f"task {self.tasks} reaches none of the protected layers ({', '.join(self.layers)}): "
                 "its loss does not depend on them, or they are frozen"
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "bypassed": sorted(self._bypassed),
+            "trained_around": sorted(self._trained_around),
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._bypassed = set(state["bypassed"])
+        self._trained_around = set(state["trained_around"])
+        for name in self._bypassed & self.layers.keys():
+            self._give_up(layer := self.layers.pop(name))
+            layer.detach()
 
     def _leave_task(self) -> None:
         if self.task is not None:

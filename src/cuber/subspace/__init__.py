@@ -6,7 +6,7 @@ per row), a basis ``d x K`` with orthonormal columns.
 
 from cuber.subspace.gradient import PrunedGradient
 from cuber.subspace.gram import Gram
-from cuber.subspace.penalty import drift_penalty
+from cuber.subspace.penalty import energy_weights, norm_penalty, squared_penalty
 from cuber.subspace.pool import Pool
 from cuber.subspace.projection import Projector
 from cuber.subspace.regimes import Regime, decide_regimes, projection_ratios
@@ -20,8 +20,10 @@ __all__ = [
     "Regime",
     "Scaling",
     "decide_regimes",
-    "drift_penalty",
+    "energy_weights",
+    "norm_penalty",
     "projection_ratios",
     "scaled_input",
     "scaled_weight",
+    "squared_penalty",
 ]

@@ -66,6 +66,14 @@ class Gram:
             return (basis * (self._matrix @ basis)).sum(0)
         return (torch.cat(self._vectors) @ basis).square().sum(0)
 
+    def within(self, basis: Tensor) -> Tensor:
+        """``B' M B``: M as the columns of ``basis`` see it."""
+        basis = self._like_data(basis)
+        if self._matrix is not None:
+            return basis.T @ self._matrix @ basis
+        coordinates = torch.cat(self._vectors) @ basis
+        return coordinates.T @ coordinates
+
     def residual(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (descending) and directions (d x k) of what ``basis`` leaves unexplained."""
         basis = self._like_data(basis)
