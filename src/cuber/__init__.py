@@ -1,9 +1,16 @@
 """Continual learning with backward knowledge transfer: CUBER, its relatives, and everything around them."""
 
-from cuber.errors import CuberError, CuberWarning
-from cuber.methods import CUBER, GPM, TRGP, FineTune, Method
-from cuber.networks import MultiHead
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from cuber.version import __version__
+
+if TYPE_CHECKING:
+    from cuber.errors import CuberError, CuberWarning
+    from cuber.methods import CUBER, GPM, TRGP, FineTune, Method
+    from cuber.networks import MultiHead
+    from cuber.streams import Stream, Task
+    from cuber.training import Result, learn
 
 __all__ = [
     "CUBER",
@@ -14,5 +21,31 @@ __all__ = [
     "FineTune",
     "Method",
     "MultiHead",
+    "Result",
+    "Stream",
+    "Task",
     "__version__",
+    "learn",
 ]
+
+# Imported when first asked for: torch takes two seconds, and `cuber --help` does without it.
+_ROOMS = {
+    "cuber.errors": ("CuberError", "CuberWarning"),
+    "cuber.methods": ("CUBER", "GPM", "TRGP", "FineTune", "Method"),
+    "cuber.networks": ("MultiHead",),
+    "cuber.streams": ("Stream", "Task"),
+    "cuber.training": ("Result", "learn"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for room, names in _ROOMS.items():
+        if name in names:
+            value = getattr(import_module(room), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'cuber' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,140 @@
+"""The command line: parse, call, print. Whatever imports torch is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cuber.errors import CuberError
+from cuber.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Continual learning with backward knowledge transfer.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def cuber(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+) -> None:
+    if version:
+        print(f"cuber {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def run(
+    benchmark: Annotated[str, typer.Argument(help="What to learn; see cuber list.")] = "overlap-digits",
+    method: Annotated[str, typer.Option(help="How to learn it; see cuber list.")] = "cuber",
+    seed: Annotated[int, typer.Option(help="Decides the data, the first weights and the order.")] = 0,
+    tasks: Annotated[int | None, typer.Option(help="Learn only the first so many tasks.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over each task's training data.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="Write DIR/result.json.", metavar="DIR")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a result.json that is there already.")] = False,
+    threads: Annotated[int | None, typer.Option(help="Threads for torch.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the figures at the end.")] = False,
+) -> None:
+    """Learn a benchmark's tasks one after another, and show what became of the old ones."""
+    console = _console()
+    if out is not None:
+        _check_directory(out, force)  # better now than after the training
+    from cuber.experiments import Experiment
+    from cuber.experiments import run as run_experiment
+    from cuber.methods import METHODS
+    from cuber.methods.settings import parse_settings
+    from cuber.report import Bars, Lines, show_result, show_summary
+
+    given = parse_settings(METHODS[method], settings or []) if method in METHODS else {}
+    experiment = Experiment(benchmark, method, seed, tasks, epochs, batch_size, lr, given, threads)
+    if quiet:
+        result = run_experiment(experiment)
+    else:
+        with (Bars if console.is_terminal else Lines)(console) as progress:
+            result = run_experiment(experiment, progress)
+    try:
+        if out is not None:
+            result.save(out)
+    finally:  # what was learnt is shown even where it could not be written
+        (show_summary if quiet else show_result)(result, console)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """List the benchmarks, and the methods with their settings."""
+    from cuber.experiments import catalogue
+    from cuber.report import show_catalogue
+
+    show_catalogue(catalogue.benchmarks(), catalogue.methods(), _console())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point: what the user can put right is answered with one sentence and exit code 2."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f"cuber: warning: {message}", file=sys.stderr)
+        try:
+            code = app(arguments, prog_name="cuber", standalone_mode=False)
+        except CuberError as error:
+            code = _complain(str(error))
+        except (KeyboardInterrupt, typer.Abort):
+            code = INTERRUPTED
+        except Exception as error:
+            # What typer says about options and commands; the classes have moved from version to version.
+            if not hasattr(error, "format_message"):
+                raise
+            code = _complain(error.format_message())
+    if code == INTERRUPTED:
+        print("cuber: interrupted", file=sys.stderr)
+    sys.exit(code)
+
+
+def _complain(sentence: str) -> int:
+    print(f"cuber: {' '.join(sentence.split())}", file=sys.stderr)
+    return 2
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _check_directory(name: str, force: bool) -> None:
+    """Raise a sentence unless a result can be written there; leaves nothing behind."""
+    directory = Path(name)
+    if not name or (directory.exists() and not directory.is_dir()):
+        raise CuberError(f"--out takes a directory, and '{name}' is none")
+    if (directory / "result.json").exists() and not force:
+        raise CuberError(f"{directory / 'result.json'} is there already: choose another --out, or add --force")
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise CuberError(f"cannot write to {directory}: {error.strerror or error}") from error
+    finally:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()

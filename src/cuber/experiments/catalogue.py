@@ -1,0 +1,59 @@
+"""What there is to run, in plain words: benchmarks, and methods with their settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cuber.experiments.benchmark import Benchmark
+from cuber.experiments.presets import BENCHMARKS
+from cuber.methods import METHODS, Method
+from cuber.methods.settings import settings_of
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One benchmark or method."""
+
+    name: str
+    help: str
+    settings: list[tuple[str, str, str]]
+    """Name, value, and what it is about."""
+    inherits: str | None = None
+    """The method whose settings it has too."""
+
+
+def benchmarks() -> list[Entry]:
+    """Every benchmark, with the settings that it is trained with."""
+    return [_benchmark(benchmark) for benchmark in BENCHMARKS.values()]
+
+
+def methods() -> list[Entry]:
+    """Every method, each with the settings that the ones before it do not have."""
+    return [_method(name, method) for name, method in reversed(METHODS.items())]
+
+
+def _benchmark(benchmark: Benchmark) -> Entry:
+    training = benchmark.training
+    values = f"epochs {training.epochs}, batch size {training.batch_size}, lr {training.lr:g}"
+    users: dict[tuple[str, str], list[str]] = {}
+    for method, settings in benchmark.settings.items():
+        for name, value in settings.items():
+            users.setdefault((name, str(value)), []).append(method)
+    rows = [(name, value, "for " + ", ".join(methods)) for (name, value), methods in users.items()]
+    return Entry(benchmark.name, f"{benchmark.help} ({values})", rows)
+
+
+def _method(name: str, method: type[Method]) -> Entry:
+    names = {known: other for other, known in METHODS.items()}
+    parent = next((base for base in method.__mro__[1:] if base in names), None)
+    inherited = settings_of(parent) if parent is not None else {}
+    settings = [
+        (setting, str(default), what.help)
+        for setting, (default, what) in settings_of(method).items()
+        if setting not in inherited
+    ]
+    return Entry(name, _first_sentence(method), settings, names[parent] if parent is not None else None)
+
+
+def _first_sentence(method: type) -> str:
+    return (method.__doc__ or "").strip().split("\n")[0].rstrip(".")

@@ -1,0 +1,10 @@
+"""The benchmarks by name, one file per family; the first is what ``cuber run`` runs without a name."""
+
+from cuber.experiments.benchmark import Benchmark
+from cuber.experiments.presets.digits import OVERLAP_DIGITS, PERMUTED_DIGITS, SPLIT_DIGITS
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark for benchmark in (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS)
+}
+
+__all__ = ["BENCHMARKS"]

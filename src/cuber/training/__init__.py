@@ -1,0 +1,24 @@
+"""The loop: ``learn`` a stream, and what it is made of."""
+
+from cuber.training.evaluate import Score, evaluate
+from cuber.training.learning import learn
+from cuber.training.progress import Moment, Progress
+from cuber.training.randomness import check_seed, derive, seeded
+from cuber.training.result import Epoch, Result
+from cuber.training.schedule import Schedule
+from cuber.training.settings import Training
+
+__all__ = [
+    "Epoch",
+    "Moment",
+    "Progress",
+    "Result",
+    "Schedule",
+    "Score",
+    "Training",
+    "check_seed",
+    "derive",
+    "evaluate",
+    "learn",
+    "seeded",
+]

@@ -1,0 +1,39 @@
+"""Accuracy and loss on a part of a task: evaluation mode, fixed order, fixed batch size."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from cuber.layers import evaluation_mode
+from cuber.methods.method import LossFunction
+from cuber.streams import FixedLoader, Part
+
+
+class Score(NamedTuple):
+    """How well a model does."""
+
+    accuracy: float
+    """In percent."""
+    loss: float
+    """NaN where it was not asked for."""
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, part: Part, batch_size: int, loss_fn: LossFunction | None = None) -> Score:
+    """The score of the model as it now answers; the loss too where ``loss_fn`` is given."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    correct = torch.zeros((), dtype=torch.long, device=device)
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    with evaluation_mode(model):
+        for x, y in FixedLoader(part, batch_size):
+            x, y = x.to(device), y.to(device)
+            output = model(x)
+            correct += (output.argmax(1) == y).sum()
+            if loss_fn is not None:
+                loss += loss_fn(output, y) * len(y)
+    count = len(part)
+    return Score(100 * int(correct) / count, float(loss) / count if loss_fn is not None else math.nan)

@@ -1,0 +1,46 @@
+"""How a network is trained on each task: the numbers, in one place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cuber.errors import CuberError
+
+
+@dataclass(frozen=True)
+class Training:
+    """The settings of the training loop; a sentence for each value that makes no sense."""
+
+    epochs: int
+    """Passes over a task's training data; at most, with early stopping."""
+    lr: float
+    batch_size: int = 64
+    patience: int | None = None
+    """Epochs without a new best validation loss until the learning rate is divided; None: no early stopping."""
+    factor: float = 2.0
+    """What the learning rate is then divided by."""
+    floor: float = 1e-5
+    """Training stops when the learning rate falls below this."""
+    evaluation_batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        _whole("epochs", self.epochs)
+        _whole("batch_size", self.batch_size)
+        _whole("evaluation_batch_size", self.evaluation_batch_size)
+        if self.patience is not None:
+            _whole("patience", self.patience)
+        _number("lr", self.lr, above=0)
+        _number("factor", self.factor, above=1)
+        _number("floor", self.floor, above=0)
+
+
+def _whole(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CuberError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def _number(name: str, value: object, above: float) -> None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and above < value < math.inf
+    if not fits:
+        raise CuberError(f"{name} must be a number above {above:g}, not {value!r}")

@@ -1,0 +1,19 @@
+"""One thread and one seed for every test: same seed, same bits."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+hypothesis.settings.register_profile("same-bits", deadline=None, derandomize=True, database=None, max_examples=60)
+# For an evening of looking for trouble: pytest --hypothesis-profile search
+hypothesis.settings.register_profile("search", deadline=None, database=None, max_examples=3000)
+hypothesis.settings.load_profile("same-bits")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

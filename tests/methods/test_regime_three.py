@@ -1,0 +1,242 @@
+"""What regime 3 sets free, what holds it back, and how it ends. One layer, inputs chosen by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cuber import CUBER
+from cuber.methods.gpm import GPM
+
+DIMENSION, OUTPUTS = 8, 6
+
+
+STRENGTHS = 1 + 0.1 * torch.arange(DIMENSION)
+"""Of every axis: unequal, so that the axes themselves become the columns of the pool."""
+
+
+def task_on(*axes: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """A regression whose input vectors are these axes, four times each."""
+    x = torch.diag(STRENGTHS)[list(axes)].repeat(4, 1)
+    return [(x, torch.randn(len(x), OUTPUTS, generator=torch.Generator().manual_seed(seed)))]
+
+
+def learner_of(kind: type = CUBER, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    defaults = {"eps1": 0.5, "eps2": -1.0, "lam": 0.0, "keep": 1.0, "threshold": 1.0, "penalty": "norm"}
+    return kind(nn.Linear(DIMENSION, OUTPUTS, bias=False), **(defaults | settings))
+
+
+def begin(learner: Any, loader: list[tuple[Tensor, Tensor]], lr: float = 0.1) -> Any:
+    learner.begin_task(loader, functional.mse_loss)
+    return learner.wrap(torch.optim.SGD(learner.parameters(), lr=lr))
+
+
+def step(learner: Any, optimizer: Any, loader: list[tuple[Tensor, Tensor]], count: int = 1) -> None:
+    for _ in range(count):
+        for x, y in loader:
+            optimizer.zero_grad()
+            functional.mse_loss(learner.model(x), y).backward()
+            optimizer.step()
+
+
+def learn(learner: Any, loader: list[tuple[Tensor, Tensor]], steps: int = 5) -> None:
+    step(learner, begin(learner, loader), loader, steps)
+    learner.end_epoch()
+    learner.end_task(loader)
+
+
+def moves_along(learner: Any, before: Tensor) -> list[int]:
+    """The axes along which the weight is no longer what it was."""
+    change = (learner.model.weight.detach() - before).norm(dim=0)
+    return [axis for axis in range(DIMENSION) if change[axis] > 1e-4]
+
+
+def numbers(learner: Any) -> dict[int, int]:
+    return {task: regime.number for task, regime in learner.regimes[-1]["linear"].items()}
+
+
+def test_a_column_is_free_only_if_all_tasks_that_read_it_are_in_regime_3() -> None:
+    learner = learner_of(eps1=2.0)
+    learn(learner, task_on(0, 1, 2))
+    learn(learner, task_on(2, 3))
+    before = learner.model.weight.detach().clone()
+    loader = task_on(0, 1, 2, 4, seed=5)
+    learner.eps1 = 0.8
+    optimizer = begin(learner, loader)
+    assert numbers(learner) == {0: 3, 1: 1}
+    step(learner, optimizer, loader, 3)
+    assert moves_along(learner, before) == [0, 1, 4], "2 is also read by the task in regime 1"
+
+
+class Careless(CUBER):
+    """A CUBER that forgets that a task which scales ``W B_j`` reads all of B_j."""
+
+    def columns_read(self, task: int, name: str) -> Tensor:
+        return GPM.columns_read(self, task, name)
+
+
+@pytest.mark.parametrize(("kind", "holds"), [(CUBER, True), (Careless, False)])
+def test_what_a_task_reads_through_its_scalings_is_protected_and_must_be(kind: type, holds: bool) -> None:
+    learner = learner_of(kind, eps2=2.0)
+    learn(learner, task_on(0, 1, 2), steps=20)
+    learn(learner, task_on(2, 3, seed=1), steps=20)
+    assert torch.count_nonzero(learner.scalings[1]["linear"][0].abs() > 1e-3) > 1
+    x = task_on(2, 3)[0][0]
+    with torch.no_grad(), learner.as_task(1) as model:
+        before = model(x)
+    learner.eps2 = -1.0
+    loader = task_on(0, 1, seed=2)
+    optimizer = begin(learner, loader)
+    assert numbers(learner) == {0: 3, 1: 1}
+    step(learner, optimizer, loader, 20)
+    learner.end_task(loader)
+    with torch.no_grad(), learner.as_task(1) as model:
+        changed = float((model(x) - before).norm() / before.norm())
+    assert changed < 1e-5 if holds else changed > 1e-2
+
+
+def test_what_moved_stays_moved_after_a_fall_and_moves_no_further() -> None:
+    learner = learner_of()
+    learn(learner, task_on(0, 1))
+    loader = task_on(0, 1, 2, seed=3)
+    start = learner.model.weight.detach().clone()
+    optimizer = begin(learner, loader)
+    assert numbers(learner) == {0: 3}
+    step(learner, optimizer, loader, 3)
+    learner.end_epoch()
+    assert numbers(learner) == {0: 3}
+    step(learner, optimizer, loader, 3)
+    learner.eps2 = 1.1  # nobody agrees any longer
+    learner.end_epoch()
+    regime = learner.regimes[-1]["linear"][0]
+    assert (regime.number, regime.fell) == (2, 2)
+    fallen = learner.model.weight.detach().clone()
+    assert moves_along(learner, start) == [0, 1, 2]
+    step(learner, optimizer, loader, 5)
+    learner.end_epoch()
+    assert moves_along(learner, fallen) == [2]
+    learner.end_task(loader)  # and without a word about drift
+    assert moves_along(learner, fallen) == [2]
+    assert learner.regimes[1]["linear"][0].fell == 2
+
+
+def test_a_fallen_task_never_rises_again_within_the_task() -> None:
+    learner = learner_of(check="step")
+    learn(learner, task_on(0, 1))
+    loader = task_on(0, 1, seed=3)
+    optimizer = begin(learner, loader)
+    learner.eps2 = 1.1
+    step(learner, optimizer, loader)
+    assert numbers(learner) == {0: 2}
+    learner.eps2 = -1.0
+    before = learner.model.weight.detach().clone()
+    step(learner, optimizer, loader, 3)
+    learner.end_epoch()
+    assert numbers(learner) == {0: 2}
+    assert moves_along(learner, before) == []
+
+
+def test_one_of_two_may_fall_alone_and_takes_only_its_own_columns_along() -> None:
+    learner = learner_of(eps1=2.0)
+    learn(learner, task_on(0, 1))
+    learn(learner, task_on(2, 3, seed=1))
+    learner.eps1 = 0.1
+    loader = task_on(0, 1, 2, 3, seed=2)
+    optimizer = begin(learner, loader)
+    assert numbers(learner) == {0: 3, 1: 3}
+    learner.regimes[-1]["linear"][1].fall(learner.epoch)
+    learner._protect("linear")
+    before = learner.model.weight.detach().clone()
+    step(learner, optimizer, loader, 3)
+    assert moves_along(learner, before) == [0, 1]
+
+
+@pytest.mark.parametrize("penalty", ["norm", "squared", "energy"])
+def test_a_step_follows_autograd_s_gradient_of_loss_and_penalty(penalty: str) -> None:
+    learner = learner_of(lam=0.3, penalty=penalty)
+    learn(learner, task_on(0, 1, 2))
+    loader = task_on(1, 2, 3, seed=3)
+    start = learner.model.weight.detach().clone()
+    optimizer = begin(learner, loader)
+    assert numbers(learner) == {0: 3}
+    step(learner, optimizer, loader, 2)
+    before = learner.model.weight.detach().clone().requires_grad_()
+    scaling = learner._learning["linear"][0]
+    basis, A = scaling.basis, scaling.matrix.detach().clone()
+    (x, y) = loader[0]
+    inside = (before - start) @ basis
+    energies = (STRENGTHS.diag() @ basis).square().sum(0)  # of each column, over the samples of task 0
+    value = {
+        "norm": inside.norm(),
+        "squared": inside.square().sum(),
+        "energy": (inside.square() * energies / energies.max()).sum(),
+    }[penalty]
+    (functional.mse_loss(x @ (before + before @ basis @ A @ basis.T).T, y) + 0.3 * value).backward()
+    step(learner, optimizer, loader)
+    assert torch.allclose(learner.model.weight, before - 0.1 * before.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("penalty", ["norm", "squared", "energy"])
+def test_the_penalty_pulls_nothing_at_first_holds_back_later_and_ends_with_the_fall(penalty: str) -> None:
+    paths = {}
+    for lam in (0.0, 2.0):
+        learner = learner_of(lam=lam, penalty=penalty)
+        learn(learner, task_on(0, 1))
+        loader = task_on(0, 1, seed=3)
+        start = learner.model.weight.detach().clone()
+        optimizer = begin(learner, loader, lr=0.01)
+        step(learner, optimizer, loader)
+        first = learner.model.weight.detach().clone()
+        step(learner, optimizer, loader, 10)
+        paths[lam] = first, float((learner.model.weight.detach() - start).norm())
+        learner.regimes[-1]["linear"][0].fall(0)
+        learner._protect("linear")
+        x, y = loader[0]
+        optimizer.zero_grad()
+        functional.mse_loss(learner.model(x), y).backward()
+        before = learner.model.weight.detach().clone()
+        optimizer.step()
+        assert (learner.model.weight.detach() - before).abs().max() < 1e-6
+    assert torch.equal(paths[0.0][0], paths[2.0][0])
+    assert paths[2.0][1] < 0.9 * paths[0.0][1]
+
+
+def test_a_closure_is_told_the_penalty_with_the_loss() -> None:
+    learner = learner_of(lam=2.0)
+    learn(learner, task_on(0, 1))
+    loader = task_on(0, 1, seed=3)
+    start = learner.model.weight.detach().clone()
+    optimizer = begin(learner, loader)
+    step(learner, optimizer, loader, 2)
+    x, y = loader[0]
+    losses = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = functional.mse_loss(learner.model(x), y)
+        loss.backward()
+        losses.append(loss.detach())
+        return loss
+
+    norm = (learner.model.weight.detach() - start).norm()
+    told = optimizer.step(closure)
+    assert float(told.detach()) == pytest.approx(float(losses[0] + 2.0 * norm), rel=1e-5)
+
+
+def test_gradients_that_agree_improve_the_old_task() -> None:
+    learner = learner_of(eps2=0.0, lam=0.0)
+    old, same_again = task_on(0, 1, seed=3), task_on(0, 1, seed=3)
+    learn(learner, old, steps=2)
+    (x, y) = old[0]
+    with torch.no_grad(), learner.as_task(0) as model:
+        before = float(functional.mse_loss(model(x), y))
+    learn(learner, same_again, steps=5)
+    assert learner.regimes[1]["linear"][0].number == 3
+    assert learner.regimes[1]["linear"][0].cosine == pytest.approx(1.0, abs=1e-4)
+    with torch.no_grad(), learner.as_task(0) as model:
+        assert float(functional.mse_loss(model(x), y)) < before

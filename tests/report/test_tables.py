@@ -1,0 +1,147 @@
+"""Tables and progress: colours for those who see them, signs for everybody."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import pytest
+from rich.console import Console
+
+from cuber.report import Bars, Lines, show_result, show_summary
+from cuber.training import Epoch, Moment, Result
+
+GREEN, RED = "\x1b[32m", "\x1b[31m"
+
+
+def result(tasks: int = 3, regimes=None, bare: bool = False) -> Result:
+    accuracy = [[80.0 + i - 2 * j * (i > j) if j <= i else None for j in range(tasks)] for i in range(tasks)]
+    return Result(
+        benchmark="made-up",
+        method="cuber",
+        seed=4,
+        tasks=[{"name": f"part {n}"} for n in range(tasks)],
+        settings={},
+        training={},
+        accuracy=accuracy,
+        accuracy_bare=accuracy if bare else None,
+        regimes=regimes or [],
+        history=[[Epoch(0.5, 0.1, 1.0)]] * tasks,
+        seconds=[1.5] * tasks,
+        bytes=[{"bases": 2500, "heads": 0}] * tasks,
+    )
+
+
+def printed(show, *arguments, width: int = 80, colours: bool = False) -> str:
+    file = io.StringIO()
+    # Given, not looked for: otherwise the terminal of whoever runs the tests decides.
+    system = "standard" if colours else None
+    show(*arguments, Console(file=file, width=width, force_terminal=colours, color_system=system))
+    return file.getvalue()
+
+
+def line(text: str, start: str) -> list[str]:
+    return next(row for row in text.splitlines() if row.strip().startswith(start)).split()
+
+
+def test_changes_are_signed():
+    text = printed(show_result, result())
+    assert line(text, "0 part 0") == ["0", "part", "0", "80.0"]
+    assert line(text, "1 part 1") == ["1", "part", "1", "81.0+", "81.0"]
+    assert line(text, "2 part 2") == ["2", "part", "2", "82.0+", "80.0-", "82.0"]
+    assert line(text, "change") == ["change", "+2.0", "-1.0"]
+    assert "ACC 81.33 %  BWT +0.50  forgetting 0.50  time 4.5 s" in text
+    assert "memory 2.5 kB (bases 2.5 kB)" in text
+
+
+def test_better_is_green_and_worse_is_red():
+    text = printed(show_result, result(), colours=True)
+    assert f"{GREEN}82.0+" in text
+    assert f"{RED}80.0-" in text
+
+
+def test_changes_too_small_to_see_have_no_sign():
+    made = result(2)
+    made.accuracy = [[80.0, None], [80.04, 70.0]]
+    text = printed(show_result, made)
+    assert line(text, "1 part 1") == ["1", "part", "1", "80.0", "70.0"]
+    assert line(text, "change") == ["change", "0.0"]
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 10, 11, 20])
+@pytest.mark.parametrize("bare", [False, True])
+def test_any_number_of_tasks_fits(tasks, bare):
+    text = printed(show_result, result(tasks, bare=bare))
+    assert max(len(row.rstrip()) for row in text.split("ACC")[0].splitlines()) <= 80
+    assert "…" not in text
+    assert ("bare weights" in text) == bare
+    assert f"{tasks - 1} part {tasks - 1}" in text
+
+
+def regime(number, fell=None):
+    return {"regime": number, "ratio": 0.5, "cosine": 0.1, "fell": fell}
+
+
+def test_regimes_and_falls():
+    regimes = [{"a": {}}, {"a": {0: regime(3)}}, {"a": {0: regime(1), 1: regime(2, fell=7)}}]
+    text = printed(show_result, result(3, regimes))
+    assert line(text, "1  a") == ["1", "a", "0"]
+    assert line(text, "2  a") == ["2", "a", "0", "1@7"]
+    assert text.index("3: may improve") > text.index("2: reused") > text.index("1: protected")
+
+
+def test_many_regimes_are_counted():
+    regimes = [{f"layer {n}": {old: regime(2, fell=1) for old in range(task)} for n in range(9)} for task in range(8)]
+    text = printed(show_result, result(8, regimes))
+    assert line(text, "layer 4") == ["layer", "4", "0", "28", "0", "28"]
+
+
+def test_where_everything_is_only_protected_there_is_no_table_of_regimes():
+    assert "Regimes" not in printed(show_result, result(2, [{"a": {}}, {"a": {0: regime(1)}}]))
+    assert "Regimes" not in printed(show_result, result(2, []))
+
+
+def test_the_summary_alone():
+    assert len(printed(show_summary, result()).splitlines()) == 2
+
+
+def moments():
+    for task in range(2):
+        for epoch in (1, 2):
+            yield Moment(task, 2, f"part {task}", epoch, 5, 0.25, 50.0 + epoch, task == 0, 1.5)
+        # stopped early
+        yield Moment(task, 2, f"part {task}", 2, 5, 0.25, 52.0, task == 0, 1.5, finished=True)
+
+
+def test_a_line_for_each_task_in_a_pipe():
+    def show(console):
+        with Lines(console) as progress:
+            for moment in moments():
+                progress(moment)
+
+    assert printed(show).splitlines() == [
+        "task 0  part 0  loss 0.250  validation accuracy  52.0 %    1.5 s",
+        "task 1  part 1  loss 0.250  training accuracy  52.0 %    1.5 s",
+    ]
+
+
+def test_a_bar_for_each_task_on_a_terminal():
+    def show(console):
+        with Bars(console) as progress:
+            for moment in moments():
+                progress(moment)
+            assert [bar.percentage for bar in progress.progress.tasks] == [100, 100]
+
+    text = printed(show, colours=True)
+    last = [row for row in text.splitlines() if "part" in row][-2:]
+    assert "task 0  part 0" in last[0]
+    assert "52.0 %" in last[1]
+
+
+def test_bars_are_taken_down_when_training_fails():
+    def show(console):
+        with contextlib.suppress(ValueError), Bars(console) as progress:
+            progress(next(moments()))
+            raise ValueError
+
+    assert printed(show, colours=True).rstrip().endswith("\x1b[?25h")  # the cursor is back

@@ -1,0 +1,74 @@
+"""Batches of any make are counted, cut and taken alike."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import pytest
+import torch
+
+from cuber import CuberError, batches
+
+Pair = namedtuple("Pair", ["x", "y"])
+X, Y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
+
+MAKES: dict[str, Any] = {
+    "tuple": (X, Y),
+    "list": [X, Y],
+    "tensor": X,
+    "dictionary": {"x": X, "y": Y},
+    "ordered dictionary": OrderedDict(x=X, y=Y),
+    "named tuple": Pair(X, Y),
+    "nested": {"inputs": {"ids": X, "mask": X > 3}, "labels": [Y], "name": "six"},
+}
+
+
+@pytest.mark.parametrize("batch", MAKES.values(), ids=MAKES.keys())
+def test_every_make_of_batch_has_a_size_and_a_beginning(batch: Any) -> None:
+    assert batches.size(batch) == 6
+    beginning = batches.first(batch, 4)
+    assert batches.size(beginning) == 4
+    tensors: list[torch.Tensor] = []
+    batches.map_tensors(beginning, tensors.append)
+    assert all(len(tensor) == 4 for tensor in tensors)
+    assert torch.equal(tensors[0], X[:4])
+
+
+def test_what_is_not_as_long_as_the_batch_is_left_whole() -> None:
+    batch = batches.first((X, torch.ones(3), torch.tensor(2.0), "text"), 2)
+    assert [len(part) for part in batch[:2]] == [2, 3]
+    assert batch[2:] == (torch.tensor(2.0), "text")
+
+
+def test_a_named_tuple_stays_one_and_values_without_tensors_stay_as_they_are() -> None:
+    assert isinstance(batches.first(Pair(X, Y), 2), Pair)
+    assert batches.size("text") == 1
+    assert batches.map_tensors({"a": None, "b": 3}, lambda tensor: tensor) == {"a": None, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(1, [1]), (6, [6]), (7, [6, 1]), (12, [6, 6]), (18, [6, 6, 6]), (99, [6, 6, 6])]
+)
+def test_taking_stops_at_the_number_asked_for_or_at_the_end(count: int, sizes: list[int]) -> None:
+    assert [batches.size(batch) for batch in batches.take([(X, Y)] * 3, count)] == sizes
+
+
+def test_no_more_is_asked_of_the_loader_than_needed() -> None:
+    def loader() -> Any:
+        yield X, Y
+        yield X, Y
+        raise AssertionError("a third batch was asked for")
+
+    assert len(batches.take(loader(), 12)) == 2
+
+
+def test_an_empty_loader_is_an_error_that_says_what_to_give() -> None:
+    with pytest.raises(CuberError, match="yields no batch: give begin_task and end_task the task's training data"):
+        batches.take([], 5)
+
+
+def test_the_whole_batch_goes_to_the_device() -> None:
+    moved = batches.to({"x": X, "rest": [Y, "text"]}, torch.device("meta"))
+    assert moved["x"].device.type == moved["rest"][0].device.type == "meta"
+    assert moved["rest"][1] == "text"

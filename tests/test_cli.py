@@ -1,0 +1,233 @@
+"""The command line as a user meets it: what it prints, what it says to mistakes, what it leaves on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cuber import CuberError, __version__
+from cuber.cli import main
+
+QUICK = ["--epochs", "1", "--tasks", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+@pytest.fixture
+def cuber(capsys):
+    """Run a command in this process; exit code, standard output, standard error."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return exit.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+def process(*arguments: str, **options) -> subprocess.Popen:
+    command = [sys.executable, "-c", "from cuber.cli import main; main()", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+# What it prints
+
+
+@pytest.mark.parametrize("method", ["cuber", "trgp", "gpm", "finetune"])
+@pytest.mark.parametrize("benchmark", ["overlap-digits", "split-digits", "permuted-digits"])
+def test_every_method_on_every_benchmark(cuber, benchmark, method, tmp_path):
+    code, out, err = cuber("run", benchmark, "--method", method, "--out", str(tmp_path), *QUICK)
+    assert (code, err) == (0, "")
+    assert re.search(r"ACC \d+\.\d\d %  BWT [+-]\d+\.\d\d  forgetting \d+\.\d\d  time \d+\.\d s", out)
+    assert ("with bare weights" in out) == (benchmark == "permuted-digits")
+    assert ("Regimes" in out) == (method in ("cuber", "trgp") and "reused" in out)
+    assert "\x1b" not in out
+    assert "\r" not in out
+    assert out.count("task 0  ") == 1
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["benchmark"] == benchmark
+    assert result["method"] == method
+    assert len(result["accuracy"]) == 2
+
+
+@pytest.mark.parametrize("benchmark", ["overlap-digits", "permuted-digits"])
+def test_tables_fit_into_80_columns_untruncated(cuber, benchmark):
+    _, out, _ = cuber("run", benchmark, "--epochs", "1")
+    tables = out.split("ACC ")[0]
+    assert max(len(line.rstrip()) for line in tables.splitlines()) <= 80
+    assert "…" not in tables
+
+
+def test_quiet_prints_the_figures_alone(cuber):
+    _, out, _ = cuber("run", "--quiet", *QUICK)
+    assert [line.split()[0] for line in out.splitlines()] == ["ACC", "memory"]
+
+
+def test_one_task_has_no_backward_transfer(cuber):
+    code, out, _ = cuber("run", "--tasks", "1", "--epochs", "1")
+    assert code == 0
+    assert "BWT -  forgetting -" in out
+
+
+def test_list_names_everything(cuber):
+    code, out, _ = cuber("list")
+    assert code == 0
+    for name in ("overlap-digits", "split-digits", "permuted-digits", "cuber", "trgp", "gpm", "finetune"):
+        assert re.search(rf"^  {name}  ", out, re.MULTILINE)
+    for setting in ("eps1", "eps2", "lam", "threshold", "samples", "uncovered"):
+        assert re.search(rf"^    {setting} +\S+ +\S+", out, re.MULTILINE)
+    assert "and those of trgp" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_version_and_help(cuber):
+    assert cuber("--version") == (0, f"cuber {__version__}\n", "")
+    code, out, _ = cuber("--help")
+    assert code == 0
+    assert "run" in out
+    assert cuber()[1] == out
+    assert "--set" in cuber("run", "--help")[1]
+
+
+def test_help_does_without_torch():
+    script = (
+        "import sys\n"
+        "from cuber.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+# Options do what they say
+
+
+def test_options_reach_the_run(cuber, tmp_path):
+    arguments = ["--seed", "3", "--tasks", "2", "--epochs", "2", "--batch-size", "7", "--lr", "0.02"]
+    settings = ["--set", "eps1=0.25", "--set", "check=step", "--set", "threshold=[0.9,0.95]"]
+    code, _, _ = cuber("run", "--method", "cuber", "--out", str(tmp_path), *arguments, *settings)
+    assert code == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["seed"] == 3
+    assert len(result["tasks"]) == 2
+    assert [len(epochs) for epochs in result["history"]] == [2, 2]
+    assert (result["training"]["batch_size"], result["training"]["lr"]) == (7, 0.02)
+    chosen = {name: result["settings"][name] for name in ("eps1", "check", "threshold")}
+    assert chosen == {"eps1": 0.25, "check": "step", "threshold": [0.9, 0.95]}
+
+
+def test_two_identical_runs_give_identical_results_apart_from_times(cuber, tmp_path):
+    results = []
+    for name in "ab":
+        cuber("run", "--quiet", "--out", str(tmp_path / name), *QUICK)
+        text = (tmp_path / name / "result.json").read_text()
+        results.append(json.loads(text))
+        results[-1].pop("seconds")
+        for epoch in (epoch for epochs in results[-1]["history"] for epoch in epochs):
+            assert epoch.pop("seconds") > 0
+    assert results[0] == results[1]
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "overlap-digit"], r"there is no benchmark 'overlap-digit'; did you mean 'overlap-digits'\?"),
+        (["run", "--method", "cubr"], r"there is no method 'cubr'; did you mean 'cuber'\?"),
+        (["run", "--method", "cubr", "--set", "eps1=1"], "there is no method 'cubr'"),
+        (["run", "--set", "epz1=0.5"], r"there is no setting of CUBER 'epz1'; did you mean 'eps1'\?"),
+        (["run", "--method", "finetune", "--set", "lam=1"], "there is no setting of FineTune 'lam'"),
+        (["run", "--set", "eps1"], "--set takes name=value, not 'eps1'"),
+        (["run", "--set", "eps1=-1"], "eps1 must be a number of at least 0, not -1"),
+        (["run", "--set", "lam=-0.5"], "lam must be a number of at least 0, not -0.5"),
+        (["run", "--set", "lam=much"], "lam must be a number of at least 0, not 'much'"),
+        (["run", "--set", "threshold=[0.9]"], "threshold has 1 values, but the model has 2 protected layers"),
+        (["run", "--tasks", "6"], "overlap-digits has 5 tasks: choose 1 to 5, not 6"),
+        (["run", "--tasks", "0"], "choose 1 to 5, not 0"),
+        (["run", "--epochs", "0"], "epochs must be a whole number of at least 1, not 0"),
+        (["run", "--epochs", "many"], "--epochs"),
+        (["run", "--batch-size", "0"], "batch_size must be a whole number of at least 1"),
+        (["run", "--lr", "-1"], "lr must be a number above 0, not -1"),
+        (["run", "--lr", "nan"], "lr must be a number above 0, not nan"),
+        (["run", "--seed", "-1"], "seed must be a whole number from 0"),
+        (["run", "--seed", "99999999999999999999"], "seed must be a whole number from 0"),
+        (["run", "--threads", "0"], "threads must be a whole number of at least 1"),
+        (["run", "--lr", "1e30"], r"task 0 \('digits 0-3'\), epoch 1, step \d: the loss is (nan|inf)"),
+        (["rum"], "'rum'.*[dD]id you mean 'run'"),
+        (["run", "--sed", "1"], "--sed.*--seed"),
+        (["run", "overlap-digits", "twice"], "twice"),
+        (["--out"], "--out"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_sentence(cuber, arguments, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cuber(*arguments, *(["--out", "results/here"] if arguments[0] == "run" else []))
+    assert code == 2
+    assert re.fullmatch(rf"cuber: .*{sentence}.*\n", err)
+    assert os.listdir(tmp_path) == []
+
+
+def test_out_must_be_a_place_to_write_to(cuber, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    for out in (tmp_path / "file", tmp_path / "file" / "below", "/proc/none", ""):
+        code, printed, err = cuber("run", "--out", str(out), *QUICK)
+        assert (code, printed) == (2, "")
+        assert re.fullmatch(r"cuber: (cannot write to|--out takes a directory).*\n", err)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_result_is_replaced_only_by_force(cuber, tmp_path):
+    assert cuber("run", "--out", str(tmp_path), *QUICK)[0] == 0
+    before = (tmp_path / "result.json").read_text()
+    code, out, err = cuber("run", "--out", str(tmp_path), "--seed", "1", *QUICK)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"cuber: .*result\.json is there already: .* --force\n", err)
+    assert (tmp_path / "result.json").read_text() == before
+    assert cuber("run", "--out", str(tmp_path), "--seed", "1", "--force", *QUICK)[0] == 0
+    assert json.loads((tmp_path / "result.json").read_text())["seed"] == 1
+
+
+def test_a_result_that_can_no_longer_be_written_is_shown_all_the_same(cuber, tmp_path, monkeypatch):
+    from cuber.training import Result
+
+    def full(self, directory):
+        raise CuberError("cannot write: No space left on device")
+
+    monkeypatch.setattr(Result, "save", full)
+    code, out, err = cuber("run", "--out", str(tmp_path), *QUICK)
+    assert code == 2
+    assert "ACC" in out
+    assert err == "cuber: cannot write: No space left on device\n"
+
+
+def test_interrupted(tmp_path):
+    running = process("run", "permuted-digits", "--epochs", "3", "--out", str(tmp_path / "new"))
+    assert running.stdout.readline().startswith("task 0")  # nine more to come
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert err == "cuber: interrupted\n"
+    assert not (tmp_path / "new").exists()
+
+
+def test_real_bugs_are_not_hidden(monkeypatch):
+    def broken(*_):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("cuber.experiments.run", broken)
+    with pytest.raises(KeyError, match="a bug"):
+        main(["run"])
