@@ -11,7 +11,6 @@ from torch import nn
 from cuber import CuberError, MultiHead
 from cuber.networks import MLP
 from cuber.networks.heads import head_parameters, heads_of
-from tests.known_bugs import bug
 
 
 def test_the_perceptron_is_linear_layers_with_a_relu_between_and_no_biases() -> None:
@@ -51,7 +50,6 @@ def test_a_head_may_be_added_and_is_like_the_rest() -> None:
     assert model.heads[1].bias is None
 
 
-@bug("a head is made like the first parameter, which need not be there", StopIteration)
 def test_a_model_without_parameters_can_be_given_its_first_head_later() -> None:
     model = MultiHead(nn.Flatten(), 6, [])
     model.add_head(3)

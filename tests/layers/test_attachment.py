@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from cuber.layers import ProtectedLayer, observed
 from cuber.subspace import Scaling
-from tests.known_bugs import bug
 from tests.layers.table import protected
 
 
@@ -72,7 +71,6 @@ def test_an_error_while_observing_ends_the_observation() -> None:
     assert layer.observer is None
 
 
-@bug("an attached layer takes its input by position only: module(input=x) is a TypeError", TypeError)
 def test_a_layer_may_be_called_with_its_input_by_name() -> None:
     module = nn.Linear(3, 2)
     layer = attached(module)

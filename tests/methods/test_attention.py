@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from cuber import CUBER, TRGP
 from cuber.layers import ProtectedLayer
 from cuber.subspace import Scaling
-from tests.known_bugs import bug
 from tests.loops import Watch, learn, logits, loss_fn, train
 from tests.models import CASES, encoder_layer
 
@@ -113,7 +112,6 @@ def test_a_transformer_learns_three_tasks_and_keeps_what_it_protects() -> None:
 
 
 @pytest.mark.parametrize("setting", ["threshold", "samples"])
-@bug("a list is counted with the bypassed projection when the task begins, without it when it ends", Exception)
 def test_a_list_has_one_value_for_each_layer_that_repr_calls_protected(setting: str) -> None:
     learner = CUBER(CASE.model())
     learner.begin_task(CASE.loader(0), loss_fn)
@@ -124,7 +122,6 @@ def test_a_list_has_one_value_for_each_layer_that_repr_calls_protected(setting: 
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@bug("an input that torch has packed as a nested tensor has no shape to ask for", RuntimeError)
 def test_padded_sequences_which_torch_packs_in_evaluation_are_seen_like_any_other() -> None:
     torch.manual_seed(0)
     model = Padded()

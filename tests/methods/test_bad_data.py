@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from cuber import CUBER, GPM, TRGP, CuberError, FineTune
-from tests.known_bugs import bug
 from tests.loops import learn, logits, loss_fn, sgd, train
 from tests.models import CASES
 
@@ -55,13 +54,7 @@ def test_it_is_refused_when_the_task_begins_and_the_learner_goes_on(
     assert learner.tasks == tasks + 1
 
 
-LATER = bug(
-    "only the first batch is tried under the eyes of begin_task; the others end in torch's own error", IndexError
-)
-
-
 @pytest.mark.parametrize("kind", [TRGP, CUBER])
-@LATER
 def test_labels_out_of_range_in_a_later_batch_are_refused_with_a_sentence_too(kind: type) -> None:
     learner = kind(CASE.model())
     learn(learner, CASE.loader(0))
@@ -105,7 +98,6 @@ def test_attention_s_complaint_about_the_wrong_shape_is_a_sentence() -> None:
         learner.begin_task([(torch.randn(4, 5, 6), torch.zeros(4).long())], loss_fn)
 
 
-@bug("an assertion in somebody's model comes through as it is")
 def test_inputs_that_a_model_asserts_against_are_refused_with_a_sentence_too() -> None:
     learner = CUBER(Particular())
     with pytest.raises(CuberError, match="eight numbers"):

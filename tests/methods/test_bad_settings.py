@@ -9,7 +9,6 @@ from torch import nn
 
 from cuber import CUBER, GPM, TRGP, CuberError, FineTune
 from cuber.methods.settings import for_layer, parse_settings, settings_of
-from tests.known_bugs import bug
 from tests.loops import learn, loss_fn, sgd, train
 from tests.models import CASES
 
@@ -86,14 +85,12 @@ def test_samples_of_the_wrong_length_are_refused_when_the_task_begins(values: li
 
 
 @pytest.mark.parametrize("values", [[0.9, 0.9], {"layers.0": 0.9}], ids=["list", "mapping"])
-@bug("the threshold is first read at the end of the task, after all the training", pytest.fail.Exception)
 def test_thresholds_that_lack_a_layer_are_refused_when_the_task_begins(values: Any) -> None:
     learner = GPM(CASE.model(), threshold=values)
     with pytest.raises(CuberError, match="threshold has"):
         learner.begin_task(CASE.loader(0), loss_fn)
 
 
-@bug("the pools of the layers before the missing one have grown when the error comes")
 def test_thresholds_that_lack_a_layer_leave_no_pool_half_grown() -> None:
     learner = GPM(CASE.model(), threshold={"layers.0": 0.9})
     try:
@@ -130,7 +127,6 @@ def test_a_model_that_is_wrapped_for_something_else_is_still_a_model() -> None:
     learn(learner, CASE.loader(0))
 
 
-@bug("what is no module is found out by an AttributeError", AttributeError)
 def test_what_is_no_module_is_refused_with_a_sentence() -> None:
     with pytest.raises(CuberError, match=r"nn\.Module"):
         GPM("resnet18")  # type: ignore[arg-type]

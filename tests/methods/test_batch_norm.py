@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from cuber import CUBER, GPM, TRGP, FineTune
-from tests.known_bugs import bug
 from tests.loops import OPTIMIZERS, learn, logits, loss_fn, train
 from tests.models import CASES, Loader
 
@@ -139,7 +138,6 @@ def test_with_statistics_of_the_task_a_single_image_is_answered_like_a_batch() -
     assert torch.allclose(logits(learner, 0, x), one_by_one, atol=1e-5)
 
 
-@bug("a copy keeps the batch statistics of the original's learner, whatever its own learner was told")
 def test_a_copy_may_have_a_learner_with_the_other_kind_of_statistics() -> None:
     learner = GPM(CASE.model(), norm_statistics="batch")
     twin: Any = copy.deepcopy(learner.model)

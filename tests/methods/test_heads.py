@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from cuber import CUBER, GPM, TRGP, CuberError, FineTune, MultiHead
 from cuber.networks import MLP
-from tests.known_bugs import bug
 from tests.loops import OPTIMIZERS, MakeOptimizer, learn, logits, loss_fn, train
 from tests.models import CASES
 
@@ -46,11 +45,8 @@ def everything(make: str, model: nn.Module) -> Any:
     }[make]()
 
 
-REUSED_LBFGS = bug("LBFGS carries its history over from the last task and moves frozen heads along it")
-
-
 @pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("make", ["momentum and decay", "AdamW", "RMSprop", pytest.param("LBFGS", marks=REUSED_LBFGS)])
+@pytest.mark.parametrize("make", ["momentum and decay", "AdamW", "RMSprop", "LBFGS"])
 def test_old_heads_stand_still_in_one_optimizer_of_everything_for_all_tasks(make: str, set_to_none: bool) -> None:
     model = CASE.model()
     learner = GPM(model)

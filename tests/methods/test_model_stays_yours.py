@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from cuber import CUBER, GPM, TRGP, FineTune
-from tests.known_bugs import bug
 from tests.loops import learn, logits, loss_fn, same_bits, train
 from tests.models import CASES, Case, cases
 
@@ -159,7 +158,6 @@ def test_a_copy_in_the_middle_of_a_task_is_a_model_of_its_own() -> None:
     assert torch.equal(twin(x), before)
 
 
-@bug("a copy inherits what its original's learner had frozen, and its own learner takes it for the user's wish")
 def test_the_learner_of_a_copy_trains_the_heads_that_the_original_s_learner_had_frozen() -> None:
     case = CASES["many heads"]
     learner = GPM(case.model())

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from cuber import CUBER, GPM, TRGP, CuberError
-from tests.known_bugs import bug
 from tests.loops import OPTIMIZERS, Watch, learn, logits, loss_fn, train
 from tests.models import CASES
 from tests.oracles.bases import subspace
@@ -127,7 +126,6 @@ def test_a_bias_that_is_trained_in_some_tasks_only_is_an_error_that_names_its_la
         learner.begin_task(DATA.loader(1), loss_fn)
 
 
-@bug("putting [W | b] back to where it is held rewrites a weight that the user has frozen")
 def test_a_weight_frozen_beside_a_bias_that_trains_is_not_touched() -> None:
     model: Any = DATA.model()
     learner = GPM(model, uncovered="train", threshold=0.5)
@@ -138,7 +136,6 @@ def test_a_weight_frozen_beside_a_bias_that_trains_is_not_touched() -> None:
     assert torch.equal(model.layers[1].weight, before)
 
 
-@bug("autograd is asked for the gradient of nothing", RuntimeError)
 def test_with_every_protected_layer_frozen_a_task_can_still_learn_its_head_or_is_told_why_not() -> None:
     case = CASES["many heads"]
     model: Any = case.model()
@@ -173,7 +170,6 @@ def test_a_layer_added_between_tasks_is_protected_from_then_on() -> None:
     assert watch.pools["more"].shape[1] > 0
 
 
-@bug("normalization layers are looked for once, when the learner is made")
 def test_a_normalization_layer_added_between_tasks_keeps_statistics_per_task_from_then_on() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.Sequential(nn.ReLU()), nn.Linear(6, 3))
     learner = GPM(model)
@@ -183,7 +179,6 @@ def test_a_normalization_layer_added_between_tasks_keeps_statistics_per_task_fro
     assert "1.norm.running_mean" in learner.statistics[1]
 
 
-@bug("a layer is known by its name alone: the module that took its place is neither watched nor protected")
 def test_a_layer_replaced_between_tasks_is_refused_or_protected() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
     learner = GPM(model)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from cuber import CUBER, GPM, TRGP, CuberError, FineTune
-from tests.known_bugs import bug
 from tests.loops import OPTIMIZERS, MakeOptimizer, Watch, learn, loss_fn, same_bits, sgd, train, weights
 from tests.models import CASES
 
@@ -149,7 +148,6 @@ def test_with_and_without_a_closure_the_path_is_the_same() -> None:
     assert same_bits(learners[0].model, learners[1].model)
 
 
-@bug("the penalty is added to what a closure returns, also where it returns nothing", TypeError)
 def test_a_closure_may_return_nothing() -> None:
     learner = in_second_task(eps1=0.0, eps2=-1.0, lam=0.5)
     optimizer = learner.wrap(sgd(learner.parameters()))
@@ -180,10 +178,6 @@ def test_what_is_no_optimizer_is_refused(thing: Any) -> None:
         learner.wrap(thing)
 
 
-@bug(
-    "an optimizer that trains nothing of this model is accepted, and end_task takes it for protection",
-    pytest.fail.Exception,
-)
 def test_an_optimizer_of_another_model_is_refused() -> None:
     learner = in_second_task(GPM)
     with pytest.raises(CuberError):

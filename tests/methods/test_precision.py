@@ -10,7 +10,6 @@ import torch
 
 from cuber import CUBER, GPM, CuberWarning
 from cuber.methods.method import Method
-from tests.known_bugs import bug
 from tests.loops import Watch, learn, loss_fn, train
 from tests.models import CASES, Case
 
@@ -41,7 +40,6 @@ def test_a_network_of_another_precision_learns_three_tasks(
         assert (pool.basis.T @ pool.basis - torch.eye(pool.size)).norm() < 1e-5
 
 
-@bug("what bfloat16 cannot hold is reported as weights changed past the optimizer", CuberWarning)
 def test_the_rounding_of_half_precision_is_not_reported_as_drift() -> None:
     case = CASES["residual block"]
     learner = CUBER(case.model(dtype=torch.bfloat16), eps1=0.0, eps2=1.1)

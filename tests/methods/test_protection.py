@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from cuber import CUBER, GPM, TRGP
-from tests.known_bugs import bug
 from tests.loops import OPTIMIZERS, MakeOptimizer, Watch, learn, loss_fn, train, weights
 from tests.models import CASES, Case, cases
 
@@ -70,10 +69,7 @@ def weights_and_biases(learner: GPM) -> tuple[list, list]:
     return [p for n, p in named.items() if "bias" not in n], [p for n, p in named.items() if "bias" in n]
 
 
-GROUPS = bug("plain SGD whose groups have different rates moves [W | b] out of the projected direction")
-
-
-@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=GROUPS), 0.9])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_biases_with_a_learning_rate_of_their_own_are_held_too(momentum: float) -> None:
     case = CASES["mlp"]
     learner = GPM(case.model(), threshold=0.8)
@@ -87,7 +83,6 @@ def test_biases_with_a_learning_rate_of_their_own_are_held_too(momentum: float) 
     watch.held()
 
 
-@bug("an optimizer that leaves the biases out moves [W | b] out of the projected direction")
 def test_weights_trained_without_their_biases_are_held_too() -> None:
     case = CASES["mlp"]
     learner = GPM(case.model(), threshold=0.8)
@@ -99,7 +94,6 @@ def test_weights_trained_without_their_biases_are_held_too() -> None:
     watch.held()
 
 
-@bug("an optimizer that holds only biases is not seen to train a protected layer")
 def test_weights_and_biases_under_two_optimizers_are_held_too() -> None:
     case = CASES["mlp"]
     learner = GPM(case.model(), threshold=0.8)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from cuber import CUBER, GPM, TRGP, FineTune
-from tests.known_bugs import bug
 from tests.loops import learn, logits, loss_fn, same_bits, train
 from tests.models import CASES, Case, cases
 
@@ -43,7 +42,6 @@ def test_training_starts_at_the_plain_network(case: Case) -> None:
     assert torch.allclose(logits(learner, 1, few), logits(learner, None, few), atol=1e-6)
 
 
-@bug("the model goes on showing the scalings that were trained, not those that were kept")
 def test_after_a_task_its_scalings_are_as_fixed_as_anybody_s() -> None:
     learner = TRGP(CASES["mlp"].model(), eps1=0.0)
     for task in range(2):

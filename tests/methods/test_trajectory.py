@@ -20,6 +20,7 @@ CUBERS = {
     "CUBER": {"eps1": 0.5, "eps2": -0.02, "lam": 0.05, "penalty": "norm", "check": "epoch", "keep": 0.3},
     "CUBER, squared penalty": {"eps1": 0.5, "eps2": -0.02, "lam": 0.5, "penalty": "squared", "check": "epoch"},
     "CUBER, penalty by energy": {"eps1": 0.5, "eps2": -0.02, "lam": 0.5, "penalty": "energy", "check": "epoch"},
+    "CUBER, penalty beyond measure": {"eps1": 0.5, "eps2": -0.1, "lam": 50.0, "penalty": "energy", "check": "epoch"},
     "CUBER, checked at every step": {"eps1": 0.4, "eps2": -0.3, "lam": 0.05, "penalty": "norm", "check": "step"},
     "CUBER, squared, every step": {"eps1": 0.4, "eps2": -0.3, "lam": 0.5, "penalty": "squared", "check": "step"},
     "CUBER, always regime 3": {"eps1": 0.0, "eps2": -1.0, "lam": 0.0, "penalty": "norm", "check": "epoch"},

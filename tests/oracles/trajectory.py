@@ -135,9 +135,11 @@ class SlowLearner:
         for layer, gradient, of_scalings in zip(self.layers, weights, scalings, strict=True):
             if self.every_step:
                 self.let_fall(layer, gradient)
-            for task, regime in layer.regimes.items():
-                if regime == 3:
-                    gradient = gradient + self.lam * self.pull(layer, task)
+            changing = [task for task, regime in layer.regimes.items() if regime == 3]
+            for task in changing:
+                # A square is never pulled past the point where it is 0, however large lam is.
+                strength = self.lam if self.penalty == "norm" else min(self.lam, 1 / (2 * self.lr * len(changing)))
+                gradient = gradient + strength * self.pull(layer, task)
             identity = torch.eye(gradient.shape[1], dtype=gradient.dtype)
             layer.weight = layer.weight - self.lr * gradient @ (identity - layer.protected())
             layer.learning = {task: A - self.lr * of_scalings[task] for task, A in layer.learning.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,6 +15,8 @@ class LinearRule(Rule):
 
     @staticmethod
     def vectors(layer: nn.Module, x: Tensor) -> Tensor:
+        if x.is_nested:  # sequences of different lengths, as torch's transformers pack them
+            return torch.cat([sequence.flatten(0, -2) for sequence in x.unbind()])
         return x.reshape(-1, x.shape[-1])
 
     @staticmethod

@@ -23,6 +23,7 @@ class Normalization:
             for name, module in model.named_modules()
             if isinstance(module, _NormBase) and module.track_running_stats and module.running_mean is not None
         }
+        self.detach()  # a copy of a model comes with what the learner of the original had put there
         if mode == "batch":
             for module in self.layers.values():
                 if isinstance(module, _BatchNorm):

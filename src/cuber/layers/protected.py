@@ -45,6 +45,11 @@ class ProtectedLayer:
         return [self.parameter, self.bias] if self.with_bias and self.bias is not None else [self.parameter]
 
     @property
+    def trains(self) -> bool:
+        """Whether nobody has frozen it, or a part of it."""
+        return all(parameter.requires_grad for parameter in self.parameters)
+
+    @property
     def outputs(self) -> int:
         return len(self.rule.matrix(self.parameter))
 
@@ -91,7 +96,7 @@ class ProtectedLayer:
             return type(module).forward(module, x)
         for scaling in self.scalings:
             scaling.follow(self.parameter)
-        if self.rule.multiplies and x.shape[:-1].numel() < self.outputs:
+        if self.rule.multiplies and not x.is_nested and x.shape[:-1].numel() < self.outputs:
             # Fewer input vectors than rows of the weight: scaling them is the shorter way to the same product.
             y = functional.linear(scaled_input(self._with_one(x), self.scalings), self.matrix())
             return y if self.with_bias or self.bias is None else y + self.bias
@@ -106,7 +111,7 @@ class ProtectedLayer:
             module.forward = attached
             # A hook even while nobody observes: it also keeps torch's fused transformer layers, which would read
             # the weights past us, from being used.
-            module.register_forward_pre_hook(attached.observe)
+            module.register_forward_pre_hook(attached.observe, with_kwargs=True)
 
     def detach(self) -> None:
         """Give the modules back as they were."""
@@ -130,12 +135,13 @@ class Attached:
         self.layer = layer
         self.module = module
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.layer.forward(self.module, x)
+    def __call__(self, input: Tensor) -> Tensor:
+        return self.layer.forward(self.module, input)
 
-    def observe(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self.layer.observer is not None and inputs:
-            self.layer.observer(self.layer, module, inputs[0].detach())
+    def observe(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if self.layer.observer is not None:
+            x = arguments[0] if arguments else named["input"]
+            self.layer.observer(self.layer, module, x.detach())
 
 
 def strip(module: nn.Module) -> None:
@@ -145,6 +151,7 @@ def strip(module: nn.Module) -> None:
     for key, hook in list(module._forward_pre_hooks.items()):
         if isinstance(getattr(hook, "__self__", None), Attached):
             del module._forward_pre_hooks[key]
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cuber.batches import Batch
+from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer
 from cuber.methods.method import nbytes
 from cuber.methods.settings import setting
@@ -61,7 +62,7 @@ class CUBER(TRGP):
         for layer in self._layers_of(optimizer):
             if self.check == "step":
                 self._let_fall(layer.name, layer.gradient())
-            changing = self._changing(layer.name)
+            changing = self._changing(layer.name) if layer.parameter.grad is not None else []
             strength = self._strength(layer, optimizer, len(changing)) if changing else 0.0
             for task in changing:
                 value, pull = self._penalty(layer.name, task)
@@ -75,8 +76,9 @@ class CUBER(TRGP):
         if self.penalty == "norm":
             return self.lam
         groups = optimizer.param_groups
-        lr = next(group["lr"] for group in groups if any(p is layer.parameter for p in group["params"]))
-        return min(self.lam, 1 / max(2 * float(lr) * tasks, 1e-12))
+        held = {id(part) for part in layer.parameters}
+        lr = next(float(group["lr"]) for group in groups if any(id(p) in held for p in group["params"]))
+        return min(self.lam, 1 / max(2 * lr * tasks, 1e-12))
 
     def end_epoch(self) -> None:
         super().end_epoch()
@@ -116,13 +118,17 @@ class CUBER(TRGP):
 
     # What is remembered
 
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {
             "gradients": [
                 {name: vars(gradient).copy() for name, gradient in by_layer.items()} for by_layer in self.gradients
             ],
             "energies": self.energies,
         }
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        if self.penalty == "energy" and len(state["energies"]) < state["tasks"]:
+            raise CuberError("this state was saved by a CUBER with another penalty than 'energy': choose the same")
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)

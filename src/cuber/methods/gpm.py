@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,15 +56,20 @@ class GPM(LayerwiseMethod):
 
     def _start(self) -> None:
         self._open_pools()
+        for name in self.layers:  # a list of the wrong length is better told now than after the training
+            self._threshold(name)
+            self._samples(name)
         self.regimes[self.tasks :] = [self.correlate()]
         self._anchors = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
         for name in self.layers:
             self._protect(name)
 
     def _open_pools(self) -> None:
-        for name, layer in self.layers.items():
-            if name not in self.memory:
-                self.memory[name] = Pool.empty(layer.dimension, self.tasks, like=layer.parameter)
+        """A pool for every protected layer, and for no other."""
+        self.memory = {
+            name: self.memory.get(name) or Pool.empty(layer.dimension, self.tasks, like=layer.parameter)
+            for name, layer in self.layers.items()
+        }
 
     def correlate(self) -> Regimes:
         """How the new task stands to each old one: here, every old task is only to be protected."""
@@ -76,9 +81,17 @@ class GPM(LayerwiseMethod):
         return None
 
     def after_step(self, optimizer: Optimizer) -> None:
-        # A plain gradient step stays where its gradient is; momentum, decay and preconditioning do not.
-        if not _is_plain_sgd(optimizer):
+        if not self._steps_straight(optimizer):
             self._settle()
+
+    def _steps_straight(self, optimizer: Optimizer) -> bool:
+        """Whether a step goes where the gradient points: not with momentum, decay, preconditioning or several rates."""
+        if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
+            return False
+        (group,) = optimizer.param_groups
+        held = set(map(id, group["params"]))
+        whole = all(len({id(p) in held for p in layer.parameters}) == 1 for layer in self.layers.values())
+        return whole and not group["momentum"] and not group["weight_decay"]
 
     def end_epoch(self) -> None:
         super().end_epoch()
@@ -115,21 +128,21 @@ class GPM(LayerwiseMethod):
         """Put protected directions back to where they are held."""
         for name, layer in self.layers.items():
             projector, reference = self._projectors[name], self._references[name]
-            if projector.rank:
+            if projector.rank and layer.trains:
                 layer.set_matrix(reference + projector(layer.matrix() - reference))
 
     def _input_grams(self, loader: Iterable[Batch]) -> dict[str, Gram]:
         """What each layer sees of the task, at its effective weights, in evaluation mode."""
         grams: dict[str, Gram] = {}
-        names = list(self.layers)
-        limits = {name: for_layer(self.samples, name, names, "samples") for name in names}
+        limits = {name: self._samples(name) for name in self.layers}
         seen = 0
 
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
             wanted = limits[layer.name] - seen
             if wanted > 0:
                 gram = grams.setdefault(layer.name, Gram(layer.dimension))
-                gram.add(layer.vectors(module, x[:wanted] if len(x) == present else x))
+                whole = x.is_nested or len(x) != present or wanted >= present
+                gram.add(layer.vectors(module, x if whole else x[:wanted]))
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
             for batch in batches.take(loader, self.sample_size):
@@ -145,9 +158,13 @@ class GPM(LayerwiseMethod):
         first = for_layer(self.threshold, name, list(self.layers), "threshold")
         return first + self.threshold_step * self.tasks
 
+    def _samples(self, name: str) -> int:
+        return for_layer(self.samples, name, list(self.layers), "samples")
+
     @property
     def sample_size(self) -> int:
-        return max(for_layer(self.samples, name, list(self.layers), "samples") for name in self.layers)
+        given = self.samples.values() if isinstance(self.samples, Mapping) else self.samples
+        return max(given, default=1) if isinstance(given, Iterable) else given
 
     def _warn_of_drift(self) -> None:
         """Weights that somebody moved past the wrapped optimizer are worth a word."""
@@ -155,7 +172,8 @@ class GPM(LayerwiseMethod):
             held = self.memory[name].basis[:, self._protected_columns(name)]
             moved = (layer.matrix().detach() - self._anchors[name]).to(held.dtype) @ held
             share = float(moved.norm() / self._anchors[name].norm().clamp_min(1e-30))
-            if share > NOTICEABLE_DRIFT and not self._fallen(name):
+            rounding = 4 * torch.finfo(layer.parameter.dtype).eps
+            if share > max(NOTICEABLE_DRIFT, rounding) and not self._fallen(name):
                 warnings.warn(
                     f"layer '{name}' moved by {share:.1%} in directions that old tasks need: were its weights changed "
                     "by anything but the wrapped optimizer?",
@@ -168,8 +186,8 @@ class GPM(LayerwiseMethod):
 
     # What is remembered
 
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {
             "memory": {name: {"basis": pool.basis, "owners": pool.owners} for name, pool in self.memory.items()},
             "regimes": [
                 {
@@ -210,9 +228,3 @@ class GPM(LayerwiseMethod):
             for name, layer in self.layers.items()
         ]
         return lines + super()._describe()
-
-
-def _is_plain_sgd(optimizer: Optimizer) -> bool:
-    return type(optimizer) is SGD and not any(
-        group["momentum"] or group["weight_decay"] for group in optimizer.param_groups
-    )

@@ -49,14 +49,16 @@ class LayerwiseMethod(Method):
 
     def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
         """The gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches."""
-        layers = [layer for layer in self.layers.values() if layer.parameter.requires_grad]
+        layers = [layer for layer in self.layers.values() if layer.trains]
         parameters = [parameter for layer in layers for parameter in layer.parameters]
         totals: dict[nn.Parameter, Tensor] = {}
         count = 0
+        if not parameters:
+            return {}
         with evaluation_mode(self.model), torch.enable_grad():
             for batch in loader:
                 weight = batches.size(batch)
-                loss = self.loss(batch) * weight
+                loss = self._try_loss(batch, "batches") * weight
                 if not bool(loss.isfinite()):
                     raise CuberError(
                         f"the loss of task {self.tasks} is {float(loss.detach())}: lower the learning rate"
@@ -75,28 +77,39 @@ class LayerwiseMethod(Method):
         }
 
     def _layers_of(self, optimizer: Optimizer) -> Iterator[ProtectedLayer]:
-        """The layers that an optimizer trains and that the last backward pass has reached."""
+        """The layers that an optimizer trains, all or part of them, and that the last backward pass has reached."""
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for layer in self.layers.values():
-            if id(layer.parameter) in held and layer.parameter.grad is not None:
+            if any(id(p) in held and p.grad is not None for p in layer.parameters):
                 yield layer
 
     def _freeze(self) -> None:
         self._thaw()
         self._scan()
         super()._freeze()
+        for layer in self.layers.values():
+            if not layer.trains:  # [W | b] moves as one: with a part of it frozen by somebody, so is the rest
+                self._freeze_parameters(layer.parameters)
         if self.tasks and self.uncovered == "freeze":
             self._freeze_parameters(map(self.model.get_parameter, self.uncovered_parameters))
 
     def _scan(self) -> None:
         """Find the layers; those known stay known, also while somebody has them frozen."""
         found = scan(self.model, exempt=head_parameters(self.model))
-        self.uncovered_parameters = found.uncovered
+        known = {id(parameter) for layer in self.layers.values() for parameter in layer.parameters}
+        self.uncovered_parameters = {
+            name: why for name, why in found.uncovered.items() if id(self.model.get_parameter(name)) not in known
+        }
         for name, layer in found.layers.items():
             if name in self._bypassed:
                 self._give_up(layer)
             elif name not in self.layers:
                 self._adopt(name, layer)
+            elif layer.modules != self.layers[name].modules:
+                raise CuberError(
+                    f"layer '{name}' is another module than in earlier tasks, so what they need of it is lost: "
+                    "put the old one back, or give the new one a name of its own"
+                )
             elif layer.with_bias != self.layers[name].with_bias:
                 raise CuberError(
                     f"the bias of layer '{name}' was {'frozen' if layer.with_bias else 'trained'} in earlier tasks and "
@@ -149,8 +162,8 @@ class LayerwiseMethod(Method):
                 "its loss does not depend on them, or they are frozen"
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {
             "bypassed": sorted(self._bypassed),
             "trained_around": sorted(self._trained_around),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from cuber import batches
 from cuber.batches import Batch
@@ -24,6 +25,9 @@ Forward = Callable[[nn.Module, Batch], Tensor]
 
 _learners: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
 """Which learner holds each module, so that no two take hold of the same one."""
+
+FROZEN = "_frozen_by_cuber"
+"""The attribute of a model that names the parameters which its learner has frozen; copies of the model have it too."""
 
 
 @dataclass(eq=False, repr=False)
@@ -46,6 +50,8 @@ class Method:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if not isinstance(self.model, nn.Module):
+            raise CuberError(f"{type(self).__name__} takes an nn.Module, not a {type(self.model).__name__}")
         # torch.compile wraps a model; what it compiles is inside, and that is what we hold on to.
         self.model = getattr(self.model, "_orig_mod", self.model)
         self._claim()
@@ -60,18 +66,22 @@ class Method:
         self._loss_fn: LossFunction | None = None
         self._wrapped: dict[Optimizer, list[Any]] = {}
         self._frozen: list[nn.Parameter] = []
+        self._resumed = self._detached = False
         self._normalization = Normalization(self.model, self.norm_statistics)
 
     # The moments of training
 
     def begin_task(self, loader: Iterable[Batch], loss_fn: LossFunction | None = None) -> None:
         """Before the first step of a task; ``loss_fn(output, target)`` is a mean over the batch."""
+        if self._detached:
+            raise CuberError("this learner has let go of its model (detach): make a new one")
         if self.task is not None:
             raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
         if loss_fn is None and self.forward is None:
             raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
         self._sample = batches.take(loader, self.sample_size)
         self._loss_fn = loss_fn
+        self._normalization = Normalization(self.model, self.norm_statistics)
         shown, statistics = self._shown, self._normalization.statistics()
         try:
             self._show(self.tasks)
@@ -92,6 +102,9 @@ class Method:
             raise CuberError(f"wrap takes a torch optimizer, not a {type(optimizer).__name__}")
         if optimizer not in self._wrapped:
             self._check_optimizer(optimizer)
+            if isinstance(optimizer, LBFGS) and not self._resumed:
+                # Its history belongs to the last task's loss, and would move what that task trained.
+                optimizer.state.clear()
             self._wrapped[optimizer] = [
                 optimizer.register_step_pre_hook(self._on_step),
                 optimizer.register_step_post_hook(lambda optimizer, *_: self.after_step(optimizer)),
@@ -122,6 +135,7 @@ class Method:
         self.statistics.append(self._normalization.statistics())
         self.tasks += 1
         self._leave_task()
+        self._show(self.tasks - 1)
 
     # What trains, and how the model is seen
 
@@ -153,13 +167,17 @@ class Method:
         self._leave_task()
         self._thaw()
         self._normalization.detach()
+        self._detached = True
         for module in self.model.modules():
             _learners.pop(module, None)
 
     # What is remembered
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the learner must remember, as plain values and tensors (the weights are in the model's)."""
+        """A copy of everything the learner must remember, as plain values and tensors (not the model's weights)."""
+        return copy.deepcopy(self._state())
+
+    def _state(self) -> dict[str, Any]:
         return {
             "method": type(self).__name__,
             "model": {name: list(p.shape) for name, p in self.model.named_parameters()},
@@ -183,20 +201,21 @@ class Method:
                 f"this state belongs to another model: parameter '{name}' is {state['model'].get(name, 'missing')} "
                 f"there and {shapes.get(name, 'missing')} here"
             )
+        self._check_state(state)
         self._leave_task()
         self._thaw()
         self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
         self.statistics = [dict(statistics) for statistics in state["statistics"]]
         self._sample = state["sample"]
         self._restore(state)
+        self._show(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
         if self.task is not None:
             self._freeze()
-        self._show(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
 
     def resume_task(self, loss_fn: LossFunction | None = None) -> None:
         """Go on with a task in whose middle ``load_state_dict`` has put us."""
         self._require_task("resume_task")
-        self._loss_fn = loss_fn
+        self._loss_fn, self._resumed = loss_fn, True
 
     def memory_bytes(self) -> dict[str, int]:
         """The bytes kept between tasks, by kind."""
@@ -240,6 +259,9 @@ class Method:
     def _finish(self, loader: Iterable[Batch]) -> None:
         """A task has been learnt: remember what must be. Raise before anything is changed."""
 
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Raise unless the method's own part of a state dict is one that it can take over."""
+
     def _restore(self, state: dict[str, Any]) -> None:
         """Take over the method's own part of a state dict."""
 
@@ -269,14 +291,30 @@ class Method:
                 parameter.requires_grad_(False)
                 parameter.grad = None
                 self._frozen.append(parameter)
+        self._mark_frozen()
 
     def _thaw(self) -> None:
         for parameter in self._frozen:
             parameter.requires_grad_(True)
         self._frozen = []
+        self._mark_frozen()
+
+    def _mark_frozen(self) -> None:
+        """Leave word on the model of what is frozen by us, for the learner of a copy of it."""
+        frozen = set(map(id, self._frozen))
+        names = [name for name, parameter in self.model.named_parameters() if id(parameter) in frozen]
+        self.model.__dict__.pop(FROZEN, None)
+        if names:
+            self.model.__dict__[FROZEN] = names
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise unless this optimizer trains what the task needs."""
+        ours = set(map(id, self.parameters()))
+        if not any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+            raise CuberError(
+                "the optimizer trains nothing of what this task trains: build it from learner.parameters(), "
+                "after begin_task"
+            )
 
     def _describe(self) -> list[str]:
         """Lines for ``repr`` on what the learner holds."""
@@ -292,6 +330,7 @@ class Method:
                 handle.remove()
         self._wrapped = {}
         self._sample = []
+        self._resumed = False
         self.task = None
 
     def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -304,29 +343,34 @@ class Method:
         def guarded() -> Any:
             loss = closure()
             added = self.before_step(optimizer)
-            return loss if added is None else loss + added
+            return loss if added is None or loss is None else loss + added
 
         return (args[0],), {**kwargs, "closure": guarded}
 
     def _first_look(self) -> None:
         """Try the new task's samples on the model: normalization statistics, and every error that would come."""
-        try:
-            with torch.no_grad(), evaluation_mode(self.model):
-                if self.tasks and self.norm_statistics == "task" and self._normalization.layers:
-                    with self._normalization.estimating():
-                        for batch in self._sample[: max(1, len(self._sample) - 1)]:
-                            self.loss(batch)
-                loss = self.loss(self._sample[0])
-        except CuberError:
-            raise
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            raise CuberError(
-                f"task {self.tasks}: the model and the loss cannot take the loader's first batch: {error}"
-            ) from error
+        with torch.no_grad(), evaluation_mode(self.model):
+            loss = self._try_loss(self._sample[0], "first batch")
+            if self.tasks and self.norm_statistics == "task" and self._normalization.layers:
+                with self._normalization.estimating():
+                    for batch in self._sample[: max(1, len(self._sample) - 1)]:
+                        self._try_loss(batch, "batches")
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise CuberError("the loss must be a tensor with one value, a mean over the batch")
         if not bool(loss.isfinite()):
             raise CuberError(f"task {self.tasks}: the loss is {float(loss)} before the first step; check the inputs")
+
+    def _try_loss(self, batch: Batch, which: str) -> Tensor:
+        """The loss, where whatever the user's model and loss may raise becomes one sentence."""
+        try:
+            return self.loss(batch)
+        except CuberError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise CuberError(
+                f"task {self.tasks}: the model and the loss cannot take the loader's {which}: {reason}"
+            ) from error
 
     def _claim(self) -> None:
         for module in self.model.modules():
@@ -338,6 +382,8 @@ class Method:
                 )
         for module in self.model.modules():
             _learners[module] = weakref.ref(self)
+        for name in self.model.__dict__.pop(FROZEN, []):
+            self.model.get_parameter(name).requires_grad_(True)
 
 
 def nbytes(tensor: Tensor) -> int:

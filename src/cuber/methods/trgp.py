@@ -108,6 +108,7 @@ class TRGP(GPM):
                     yield f"{name}.scaling.{task}", scaling.matrix
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
+        super()._check_optimizer(optimizer)
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         missing = [name for name, p in self.named_parameters() if ".scaling." in name and id(p) not in held]
         if missing:
@@ -118,9 +119,9 @@ class TRGP(GPM):
 
     # What is remembered
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         learning = self._learning if self.task is not None else {}
-        return super().state_dict() | {
+        return super()._state() | {
             "scalings": self.scalings,
             "learning": {
                 name: {task: scaling.matrix.detach() for task, scaling in by_task.items()}

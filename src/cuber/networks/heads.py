@@ -31,8 +31,11 @@ class MultiHead(nn.Module):
 
     def add_head(self, classes: int, *, bias: bool = True) -> None:
         """A head for one more task than planned."""
-        like = next(self.parameters())
-        self.heads.append(nn.Linear(self.features, classes, bias=bias).to(like))
+        head = nn.Linear(self.features, classes, bias=bias)
+        for like in self.parameters():
+            head = head.to(like)
+            break
+        self.heads.append(head)
 
     def select_task(self, task: int) -> None:
         """Answer for this task from now on."""
