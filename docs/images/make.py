@@ -7,7 +7,7 @@ from rich.console import Console
 from cuber.experiments import Experiment, run
 from cuber.report import show_result
 
-console = Console(record=True, width=76, force_terminal=True)
+console = Console(record=True, width=104, force_terminal=True)
 console.print("$ cuber run", style="bold", highlight=False)
 show_result(run(Experiment()), console)
 console.save_svg(str(Path(__file__).with_name("run.svg")), title="cuber run")

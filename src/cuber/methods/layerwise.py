@@ -84,14 +84,14 @@ class LayerwiseMethod(Method):
                 yield layer
 
     def _freeze(self) -> None:
-        self._thaw()
+        self._freezer.thaw()
         self._scan()
         super()._freeze()
         for layer in self.layers.values():
             if not layer.trains:  # [W | b] moves as one: with a part of it frozen by somebody, so is the rest
-                self._freeze_parameters(layer.parameters)
+                self._freezer.freeze(layer.parameters)
         if self.tasks and self.uncovered == "freeze":
-            self._freeze_parameters(map(self.model.get_parameter, self.uncovered_parameters))
+            self._freezer.freeze(map(self.model.get_parameter, self.uncovered_parameters))
 
     def _scan(self) -> None:
         """Find the layers; those known stay known, also while somebody has them frozen."""
@@ -154,7 +154,7 @@ class LayerwiseMethod(Method):
             self._bypassed.add(name)
             self._give_up(layer)
             if self.tasks and self.uncovered == "freeze":
-                self._freeze_parameters(layer.parameters)
+                self._freezer.freeze(layer.parameters)
         self._judge_uncovered()
         if not reached.keys() & called:
             raise CuberError(

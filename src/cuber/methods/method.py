@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,26 +16,20 @@ from cuber import batches
 from cuber.batches import Batch
 from cuber.errors import CuberError
 from cuber.layers import Normalization, Statistics, evaluation_mode
+from cuber.methods.ownership import Freezer, claim, release
 from cuber.methods.settings import check_settings, setting, settings_of
 from cuber.networks.heads import head_parameters, heads_of
 
 LossFunction = Callable[[Any, Any], Tensor]
 Forward = Callable[[nn.Module, Batch], Tensor]
 
-_learners: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
-"""Which learner holds each module, so that no two take hold of the same one."""
-
-FROZEN = "_frozen_by_cuber"
-"""The attribute of a model that names the parameters which its learner has frozen; copies of the model have it too."""
-
 
 @dataclass(eq=False, repr=False)
 class Method:
     """A learner around a model: call its verbs at the moments of training that they are named after.
 
-    A method of your own overrides the moments it cares about (``begin_task``, ``before_step`` when the gradients are
-    there, ``after_step``, ``end_epoch``, ``end_task``) and what it must remember (``state_dict``,
-    ``load_state_dict``, ``memory_bytes``).
+    A method of your own overrides the moments it cares about (``_start``, ``before_step`` when the gradients are there,
+    ``after_step``, ``end_epoch``, ``_finish``) and what it must remember (``_state``, ``_restore``, ``memory_bytes``).
     """
 
     model: nn.Module
@@ -54,7 +47,8 @@ class Method:
             raise CuberError(f"{type(self).__name__} takes an nn.Module, not a {type(self.model).__name__}")
         # torch.compile wraps a model; what it compiles is inside, and that is what we hold on to.
         self.model = getattr(self.model, "_orig_mod", self.model)
-        self._claim()
+        claim(self.model, self)
+        self._freezer = Freezer(self.model)
         self.tasks = 0
         """How many tasks have been learnt."""
         self.task: int | None = None
@@ -65,7 +59,6 @@ class Method:
         self._sample: list[Batch] = []
         self._loss_fn: LossFunction | None = None
         self._wrapped: dict[Optimizer, list[Any]] = {}
-        self._frozen: list[nn.Parameter] = []
         self._resumed = self._detached = False
         self._normalization = Normalization(self.model, self.norm_statistics)
 
@@ -89,7 +82,7 @@ class Method:
             self._first_look()
             self._start()
         except BaseException:
-            self._thaw()
+            self._freezer.thaw()
             self._show(shown)
             self._normalization.restore(statistics)
             raise
@@ -165,11 +158,10 @@ class Method:
     def detach(self) -> None:
         """Let go of the model: it is as it was before, with the weights it has now."""
         self._leave_task()
-        self._thaw()
+        self._freezer.thaw()
         self._normalization.detach()
         self._detached = True
-        for module in self.model.modules():
-            _learners.pop(module, None)
+        release(self.model)
 
     # What is remembered
 
@@ -203,7 +195,7 @@ class Method:
             )
         self._check_state(state)
         self._leave_task()
-        self._thaw()
+        self._freezer.thaw()
         self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
         self.statistics = [dict(statistics) for statistics in state["statistics"]]
         self._sample = state["sample"]
@@ -277,35 +269,13 @@ class Method:
 
     def _freeze(self) -> None:
         """Stop the training of what is not the new task's to train: the heads of the others."""
-        self._thaw()
+        self._freezer.thaw()
         own = {
             id(parameter)
             for multi_head in heads_of(self.model)
             for parameter in multi_head.heads[multi_head.task].parameters()
         }
-        self._freeze_parameters(p for p in head_parameters(self.model) if id(p) not in own)
-
-    def _freeze_parameters(self, parameters: Iterable[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if parameter.requires_grad:
-                parameter.requires_grad_(False)
-                parameter.grad = None
-                self._frozen.append(parameter)
-        self._mark_frozen()
-
-    def _thaw(self) -> None:
-        for parameter in self._frozen:
-            parameter.requires_grad_(True)
-        self._frozen = []
-        self._mark_frozen()
-
-    def _mark_frozen(self) -> None:
-        """Leave word on the model of what is frozen by us, for the learner of a copy of it."""
-        frozen = set(map(id, self._frozen))
-        names = [name for name, parameter in self.model.named_parameters() if id(parameter) in frozen]
-        self.model.__dict__.pop(FROZEN, None)
-        if names:
-            self.model.__dict__[FROZEN] = names
+        self._freezer.freeze(p for p in head_parameters(self.model) if id(p) not in own)
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise unless this optimizer trains what the task needs."""
@@ -371,19 +341,6 @@ class Method:
             raise CuberError(
                 f"task {self.tasks}: the model and the loss cannot take the loader's {which}: {reason}"
             ) from error
-
-    def _claim(self) -> None:
-        for module in self.model.modules():
-            holder = _learners.get(module)
-            if holder is not None and holder() is not None:
-                raise CuberError(
-                    "this model has a learner already: call its detach() first, "
-                    "or give the new learner a copy.deepcopy of the model"
-                )
-        for module in self.model.modules():
-            _learners[module] = weakref.ref(self)
-        for name in self.model.__dict__.pop(FROZEN, []):
-            self.model.get_parameter(name).requires_grad_(True)
 
 
 def nbytes(tensor: Tensor) -> int:
