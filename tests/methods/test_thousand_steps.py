@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cuber import CUBER, GPM
-from tests.loops import MakeOptimizer, Watch, learn, loss_fn, train
+from tests.loops import MakeOptimizer, Watch, learn, loss_fn, train, weights
 from tests.models import CASES
 
 CASE = CASES["mlp"]
@@ -47,6 +47,23 @@ def test_a_thousand_steps_without_an_end_of_epoch_do_not_drift(kind: type, optim
     watch.held()
     assert watch.moved() > 0.1
     learner.end_task(loader)
+
+
+def test_what_rounding_has_moved_the_end_of_an_epoch_puts_back() -> None:
+    learner = GPM(CASE.model(), threshold=0.8)
+    learn(learner, CASE.loader(0, samples=4))
+    learner.begin_task(CASE.loader(1), loss_fn)
+    watch = Watch.over(learner)
+    train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), CASE.loader(1), end_epochs=False)
+    outside = weights(learner)
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.mul_(1 + 1e-3)  # as a million steps might
+    assert max(watch.drift().values()) > 1e-4
+    learner.end_epoch()
+    watch.held()
+    for name, now in weights(learner).items():
+        assert torch.allclose(now, outside[name], atol=1e-3), "what may move was taken back too"
 
 
 def test_ten_tasks_do_not_add_up_their_rounding_either() -> None:

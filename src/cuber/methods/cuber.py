@@ -6,6 +6,7 @@ with, the weights may move there, held back by a penalty, for as long as the agr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,7 @@ class CUBER(TRGP):
     # The algorithm
 
     def positively_correlated(self, task: int, name: str, gradient: Tensor) -> tuple[bool, float | None]:
-        if name not in self.gradients[task]:
+        if name not in self.gradients[task] or self.gradients[task][name].norm == 0:
             return False, None
         cosine = self.gradients[task][name].cosine(gradient)
         return cosine >= self.eps2, cosine
@@ -62,9 +63,9 @@ class CUBER(TRGP):
         for layer in self._layers_of(optimizer):
             if self.check == "step":
                 self._let_fall(layer.name, layer.gradient())
-            changing = self._changing(layer.name) if layer.parameter.grad is not None else []
+            changing = self._changing(layer.name)
             strength = self._strength(layer, optimizer, len(changing)) if changing else 0.0
-            for task in changing:
+            for task in changing if strength else []:
                 value, pull = self._penalty(layer.name, task)
                 layer.set_gradient(layer.gradient() + strength * pull)
                 added = strength * value if added is None else added + strength * value
@@ -72,13 +73,15 @@ class CUBER(TRGP):
         return added
 
     def _strength(self, layer: ProtectedLayer, optimizer: Optimizer, tasks: int) -> float:
-        """``lam``, or less where a step would take the weights past the point that the penalty pulls them to."""
-        if self.penalty == "norm":
-            return self.lam
-        groups = optimizer.param_groups
-        held = {id(part) for part in layer.parameters}
-        lr = next(float(group["lr"]) for group in groups if any(id(p) in held for p in group["params"]))
-        return min(self.lam, 1 / max(2 * lr * tasks, 1e-12))
+        """``lam``, or less where a step would take the weights past the point that the penalty pulls them to.
+
+        0 for an optimizer that has not got the weight: the one that has adds the penalty.
+        """
+        for group in optimizer.param_groups:
+            if any(parameter is layer.parameter for parameter in group["params"]):
+                most = math.inf if self.penalty == "norm" else 1 / max(2 * float(group["lr"]) * tasks, 1e-12)
+                return min(self.lam, most)
+        return 0.0
 
     def end_epoch(self) -> None:
         super().end_epoch()
@@ -107,7 +110,8 @@ class CUBER(TRGP):
         drift = (self.layers[name].matrix().detach() - self._anchors[name]).to(basis.dtype)
         if self.penalty == "norm":
             return norm_penalty(drift, basis)
-        return squared_penalty(drift, basis, self.energies[task][name] if self.penalty == "energy" else None)
+        weights = self.energies[task][name].to(basis) if self.penalty == "energy" else None
+        return squared_penalty(drift, basis, weights)
 
     def _let_fall(self, name: str, gradient: Tensor) -> None:
         """Old tasks that no longer agree go to regime 2 for the rest of the task; what has moved stays moved."""

@@ -29,6 +29,8 @@ Regimes = dict[str, dict[int, Regime]]
 """Layer name -> old task -> regime."""
 
 NOTICEABLE_DRIFT = 1e-3
+STEPS_TO_SETTLE = 1000
+"""Rounding adds up: after so many steps, protected directions are put back to the bit."""
 
 
 @dataclass(eq=False, repr=False)
@@ -50,12 +52,14 @@ class GPM(LayerwiseMethod):
         self._anchors: dict[str, Tensor] = {}
         self._references: dict[str, Tensor] = {}
         self._projectors: dict[str, Projector] = {}
+        self._steps = 0
         self._open_pools()
 
     # The algorithm
 
     def _start(self) -> None:
         self._open_pools()
+        self._steps = 0
         for name in self.layers:  # a list of the wrong length is better told now than after the training
             self._threshold(name)
             self._samples(name)
@@ -70,6 +74,8 @@ class GPM(LayerwiseMethod):
             name: self.memory.get(name) or Pool.empty(layer.dimension, self.tasks, like=layer.parameter)
             for name, layer in self.layers.items()
         }
+        for name, pool in self.memory.items():
+            pool.follow(self.layers[name].parameter)
 
     def correlate(self) -> Regimes:
         """How the new task stands to each old one: here, every old task is only to be protected."""
@@ -81,7 +87,8 @@ class GPM(LayerwiseMethod):
         return None
 
     def after_step(self, optimizer: Optimizer) -> None:
-        if not self._steps_straight(optimizer):
+        self._steps += 1
+        if self._steps % STEPS_TO_SETTLE == 0 or not self._steps_straight(optimizer):
             self._settle()
 
     def _steps_straight(self, optimizer: Optimizer) -> bool:
@@ -95,7 +102,7 @@ class GPM(LayerwiseMethod):
 
     def end_epoch(self) -> None:
         super().end_epoch()
-        self._settle()  # the rounding of thousands of steps
+        self._settle()
 
     def _finish(self, loader: Iterable[Batch]) -> None:
         self._warn_of_drift()
@@ -196,6 +203,7 @@ class GPM(LayerwiseMethod):
                 }
                 for regimes in self.regimes
             ],
+            "steps": self._steps,
             "anchors": self._anchors if self.task is not None else {},
             "references": self._references if self.task is not None else {},
         }
@@ -213,6 +221,7 @@ class GPM(LayerwiseMethod):
             }
             for regimes in state["regimes"]
         ]
+        self._steps = state["steps"]
         self._anchors = {name: anchor.to(self.device) for name, anchor in state["anchors"].items()}
         for name, reference in state["references"].items():
             self._protect(name)

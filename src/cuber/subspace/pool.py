@@ -47,6 +47,10 @@ class Pool:
         """``B_j``: the basis of one task's subspace."""
         return self.basis[:, self.owners[task]]
 
+    def follow(self, weight: Tensor) -> None:
+        """Go to the device that the weight has gone to."""
+        self.basis, self.owners = self.basis.to(weight.device), self.owners.to(weight.device)
+
     def add_task(self, gram: Gram | None, threshold: float) -> None:
         """Let a new task own what explains the fraction ``threshold`` of its energy, old columns and new ones.
 
