@@ -14,7 +14,7 @@ NO_FORGETTING, FORWARD_TRANSFER, BACKWARD_TRANSFER = 1, 2, 3
 
 @dataclass
 class Regime:
-    """The regime of one old task in one layer, what decided it, and the epoch in which a 3 fell to 2."""
+    """The regime of one old task in one layer, what decided it, and when a 3 fell to 2: after ``fell`` epochs."""
 
     number: int = NO_FORGETTING
     ratio: float | None = None
