@@ -1,7 +1,7 @@
 """When does a new task improve old ones? The study behind docs/backward-transfer.md and CUBER's defaults.
 
-    python benchmarks/backward_transfer.py overlap-digits --part validation --seeds 100-111    to choose settings by
-    python benchmarks/backward_transfer.py overlap-digits --part test --seeds 0-15             to report what was chosen
+    python benchmarks/backward_transfer.py overlap-digits --part validation --seeds 100-119    to choose settings by
+    python benchmarks/backward_transfer.py overlap-digits --part test --seeds 0-19             to report what was chosen
 
 Every row is compared with TRGP seed by seed: the same data, the same first weights, the same order of batches.
 """
@@ -17,22 +17,20 @@ import torch
 from cuber import Stream, Task, learn
 from cuber.experiments.presets import BENCHMARKS
 from cuber.methods import METHODS
+from cuber.methods.cuber import PAPER
 from cuber.training import derive, seeded
-
-PRINTED = {"penalty": "norm", "eps2": 0.0, "lam": 1.0}
-"""The paper's settings."""
 
 ROWS: dict[str, tuple[str, dict]] = {
     "TRGP": ("trgp", {}),
     "FineTune": ("finetune", {}),
     "GPM": ("gpm", {}),
     "CUBER": ("cuber", {}),
-    "CUBER, as printed": ("cuber", PRINTED),
-    "  checked at every step": ("cuber", {**PRINTED, "check": "step"}),
-    "  lam 0.1": ("cuber", {**PRINTED, "lam": 0.1}),
-    "  lam 0": ("cuber", {**PRINTED, "lam": 0.0}),
-    "  eps2 -1": ("cuber", {**PRINTED, "eps2": -1.0}),
-    "squared, eps2 0": ("cuber", {**PRINTED, "penalty": "squared"}),
+    "CUBER, as printed": ("cuber", PAPER),
+    "  checked at every step": ("cuber", {**PAPER, "check": "step"}),
+    "  lam 0.1": ("cuber", {**PAPER, "lam": 0.1}),
+    "  lam 0": ("cuber", {**PAPER, "lam": 0.0}),
+    "  eps2 -1": ("cuber", {**PAPER, "eps2": -1.0}),
+    "squared, eps2 0": ("cuber", {**PAPER, "penalty": "squared"}),
     "squared, eps2 -0.2": ("cuber", {"penalty": "squared", "eps2": -0.2, "lam": 1.0}),
     "energy, eps2 0": ("cuber", {"penalty": "energy", "eps2": 0.0, "lam": 1.0}),
     "energy, eps2 0, lam 3": ("cuber", {"penalty": "energy", "eps2": 0.0, "lam": 3.0}),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import copy
+import warnings
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, SequentialSampler
 
-from cuber.errors import CuberError
+from cuber.errors import CuberError, CuberWarning
 
 Batch = Any
 
@@ -17,8 +20,11 @@ def map_tensors(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
     """The same batch with every tensor in it replaced by ``function(tensor)``."""
     if isinstance(batch, Tensor):
         return function(batch)
-    if isinstance(batch, Mapping):
-        return {key: map_tensors(value, function) for key, value in batch.items()}
+    if isinstance(batch, MutableMapping):
+        mapped = copy.copy(batch)  # whatever kind of mapping it is, it stays one
+        for key, value in batch.items():
+            mapped[key] = map_tensors(value, function)
+        return mapped
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(map_tensors(value, function) for value in batch))
     if isinstance(batch, list | tuple):
@@ -27,9 +33,9 @@ def map_tensors(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
 
 
 def size(batch: Batch) -> int:
-    """The number of samples: the length of the first tensor in the batch, 1 where there is none."""
+    """The number of samples: the length of the first tensor in the batch that has one, 1 where there is none."""
     lengths: list[int] = []
-    map_tensors(batch, lambda tensor: lengths.append(len(tensor) if tensor.dim() else 1))
+    map_tensors(batch, lambda tensor: lengths.append(len(tensor)) if tensor.dim() else None)
     return lengths[0] if lengths else 1
 
 
@@ -48,6 +54,15 @@ def take(loader: Iterable[Batch], count: int) -> list[Batch]:
     """The first ``count`` samples that a loader yields, as batches; all of them where it has fewer."""
     taken: list[Batch] = []
     missing = count
+    if isinstance(loader, DataLoader) and isinstance(loader.sampler, SequentialSampler):
+        samples = len(loader.sampler)
+        if samples > count:
+            warnings.warn(
+                f"only the first {count} of {samples} samples are looked at, and this DataLoader does not shuffle: "
+                "what the others need may go unprotected; give it shuffle=True",
+                CuberWarning,
+                stacklevel=4,
+            )
     for batch in loader:
         taken.append(first(batch, missing))
         missing -= size(taken[-1])

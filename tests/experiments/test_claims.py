@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import cache
 from statistics import mean
 
-import pytest
-
 from cuber.experiments import Experiment, run
 from cuber.training import Result
 
-ONE_SAMPLE = 100 / 320 / 4
-"""What one test sample of one old task makes in BWT: two machines may round it to either side."""
+ONE_SAMPLE = 100 / 320 / 4 / 5
+"""What one test sample of one old task in one of five seeds makes in BWT: machines may round it to either side."""
 
 
 @cache
@@ -24,7 +22,6 @@ def averages(benchmark: str, method: str, seeds: range) -> tuple[float, float]:
     return mean(result.acc for result in results), mean(result.bwt or 0.0 for result in results)
 
 
-@pytest.mark.xdist_group("permuted")
 def test_on_permuted_digits_gpm_forgets_less_than_finetune_and_trgp_and_cuber_know_more_than_gpm() -> None:
     seeds = range(3)
     _, finetune_bwt = averages("permuted-digits", "finetune", seeds)
@@ -36,11 +33,10 @@ def test_on_permuted_digits_gpm_forgets_less_than_finetune_and_trgp_and_cuber_kn
         assert bwt > gpm_bwt + 5
 
 
-@pytest.mark.xdist_group("overlap")
 def test_on_overlap_digits_old_tasks_get_better_with_cuber_and_not_less_than_with_trgp() -> None:
     seeds = range(5)
     acc, bwt = averages("overlap-digits", "cuber", seeds)
     trgp_acc, trgp_bwt = averages("overlap-digits", "trgp", seeds)
     assert bwt > 0
-    assert bwt > trgp_bwt - ONE_SAMPLE
+    assert bwt >= trgp_bwt - ONE_SAMPLE
     assert acc > trgp_acc

@@ -35,7 +35,7 @@ def test_estimated_statistics_are_those_of_the_batches_seen_and_nothing_else_cha
     layer(torch.randn(5, 3))
     normalization = Normalization(nn.Sequential(layer), "task")
     batches = [2 + torch.randn(20, 3), 5 * torch.randn(20, 3)]
-    with normalization.estimating():
+    with normalization.estimating([layer]):
         for batch in batches:
             layer(batch)
     assert torch.allclose(layer.running_mean, torch.stack([b.mean(0) for b in batches]).mean(0), atol=1e-6)

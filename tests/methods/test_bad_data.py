@@ -157,11 +157,13 @@ def test_batches_of_any_make_work_with_a_forward_of_the_user_s_own(kind: type) -
         assert torch.equal(ours, theirs)
 
 
-def test_torch_data_loaders_and_generators_of_batches_work() -> None:
+def test_torch_data_loaders_work_and_generators_are_told_that_they_can_be_read_only_once() -> None:
     learner = GPM(CASE.model())
     dataset = torch.utils.data.TensorDataset(CASE.inputs(0, 20), torch.zeros(20, dtype=torch.long))
     loader = torch.utils.data.DataLoader(dataset, batch_size=6, shuffle=True)
     learner.begin_task(loader, loss_fn)
     train(learner, learner.wrap(sgd(learner.parameters())), loader)
-    learner.end_task(batch for batch in loader)
+    with pytest.raises(CuberError, match="only once"):
+        learner.end_task(batch for batch in loader)
+    learner.end_task(loader)
     assert learner.memory["layers.0"].size

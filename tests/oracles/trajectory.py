@@ -128,7 +128,7 @@ class SlowLearner:
     def let_fall(self, layer: SlowLayer, gradient: Tensor) -> None:
         for task, regime in layer.regimes.items():
             if regime == 3 and layer.cosine(task, gradient) < self.eps2:
-                layer.regimes[task], layer.fell[task] = 2, self.epoch
+                layer.regimes[task], layer.fell[task] = 2, self.epoch + self.every_step
 
     def step(self, batch: tuple[Tensor, Tensor]) -> None:
         weights, scalings = self.gradients([batch])

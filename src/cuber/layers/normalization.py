@@ -52,19 +52,23 @@ class Normalization:
                 if f"{name}.{key}" in statistics:
                     buffer.copy_(statistics[f"{name}.{key}"])
 
+    def trained_layers(self, model: nn.Module) -> list[_NormBase]:
+        """Those whose statistics training changes: not the ones that are in evaluation mode while the model trains."""
+        return [module for module in self.layers.values() if module.training or not model.training]
+
     @contextmanager
-    def estimating(self) -> Iterator[None]:
-        """While open, forward passes estimate the running statistics anew, as plain averages over the batches."""
-        before = {name: (module.momentum, module.training) for name, module in self.layers.items()}
-        for module in self.layers.values():
+    def estimating(self, layers: list[_NormBase]) -> Iterator[None]:
+        """While open, forward passes estimate the layers' statistics anew, as plain averages over the batches."""
+        before = [(module.momentum, module.training) for module in layers]
+        for module in layers:
             module.reset_running_stats()
             module.momentum = None
             module.train()
         try:
             yield
         finally:
-            for name, module in self.layers.items():
-                module.momentum, module.training = before[name]
+            for module, (momentum, training) in zip(layers, before, strict=True):
+                module.momentum, module.training = momentum, training
 
 
 class BatchStatistics:

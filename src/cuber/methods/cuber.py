@@ -7,7 +7,7 @@ with, the weights may move there, held back by a penalty, for as long as the agr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,12 @@ from cuber.layers import ProtectedLayer
 from cuber.methods.method import nbytes
 from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
-from cuber.subspace import Gram, PrunedGradient, energy_weights, norm_penalty, squared_penalty
+from cuber.subspace import BACKWARD_TRANSFER, Gram, PrunedGradient, energy_weights, norm_penalty, squared_penalty
+
+Restraint = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+PAPER = {"eps1": 0.5, "eps2": 0.0, "lam": 1.0, "penalty": "norm", "check": "epoch"}
+"""The paper's settings: ``CUBER(model, **PAPER)``."""
 
 
 @dataclass(eq=False, repr=False)
@@ -49,6 +54,7 @@ class CUBER(TRGP):
         """Task -> layer -> the gradient that the task ended with."""
         self.energies: list[dict[str, Tensor]] = []
         """Task -> layer -> how much each direction of its subspace matters to it (penalty "energy")."""
+        self._restraints: dict[str, list[Restraint]] = {}
 
     # The algorithm
 
@@ -63,12 +69,14 @@ class CUBER(TRGP):
         for layer in self._layers_of(optimizer):
             if self.check == "step":
                 self._let_fall(layer.name, layer.gradient())
-            changing = self._changing(layer.name)
-            strength = self._strength(layer, optimizer, len(changing)) if changing else 0.0
-            for task in changing if strength else []:
-                value, pull = self._penalty(layer.name, task)
-                layer.set_gradient(layer.gradient() + strength * pull)
-                added = strength * value if added is None else added + strength * value
+            restraints = self._restraints[layer.name]
+            strength = self._strength(layer, optimizer, len(restraints)) if restraints else 0.0
+            if strength:
+                drift = layer.matrix().detach() - self._anchors[layer.name]
+                for restraint in restraints:
+                    value, pull = restraint(drift)
+                    layer.set_gradient(layer.gradient() + strength * pull)
+                    added = strength * value if added is None else added + strength * value
         super().before_step(optimizer)
         return added
 
@@ -79,7 +87,7 @@ class CUBER(TRGP):
         """
         for group in optimizer.param_groups:
             if any(parameter is layer.parameter for parameter in group["params"]):
-                most = math.inf if self.penalty == "norm" else 1 / max(2 * float(group["lr"]) * tasks, 1e-12)
+                most = math.inf if self.penalty == "norm" else 1 / max(2 * float(group.get("lr", 0)) * tasks, 1e-12)
                 return min(self.lam, most)
         return 0.0
 
@@ -103,21 +111,30 @@ class CUBER(TRGP):
 
     def _changing(self, name: str) -> list[int]:
         """The old tasks that are in regime 3 here."""
-        return [task for task, regime in self.regimes[-1][name].items() if regime.number == 3]
+        return [task for task, regime in self.regimes[-1][name].items() if regime.number == BACKWARD_TRANSFER]
 
-    def _penalty(self, name: str, task: int) -> tuple[Tensor, Tensor]:
-        basis = self.memory[name].basis_of(task)
-        drift = (self.layers[name].matrix().detach() - self._anchors[name]).to(basis.dtype)
+    def _protect(self, name: str) -> None:
+        super()._protect(name)
+        self._restraints[name] = [self._restraint(name, task) for task in self._changing(name)]
+
+    def _restraint(self, name: str, task: int) -> Restraint:
+        """The penalty on change in an old task's subspace, and its gradient, as a function of the change.
+
+        Only along columns that were free when the task began can anything have moved: it need not look at others.
+        """
+        pool, owned = self.memory[name], self.memory[name].owners[task]
+        free = owned & ~self._protected_columns(name, at_start=True)
+        basis = pool.basis[:, free]
         if self.penalty == "norm":
-            return norm_penalty(drift, basis)
-        weights = self.energies[task][name].to(basis) if self.penalty == "energy" else None
-        return squared_penalty(drift, basis, weights)
+            return lambda drift: norm_penalty(drift.to(basis.dtype), basis)
+        weights = self.energies[task][name].to(basis)[free[owned]][:, free[owned]] if self.penalty == "energy" else None
+        return lambda drift: squared_penalty(drift.to(basis.dtype), basis, weights)
 
     def _let_fall(self, name: str, gradient: Tensor) -> None:
         """Old tasks that no longer agree go to regime 2 for the rest of the task; what has moved stays moved."""
         for task in self._changing(name):
             if not self.positively_correlated(task, name, gradient)[0]:
-                self.regimes[-1][name][task].fall(self.epoch)
+                self.regimes[-1][name][task].fall(self.epoch + (self.check == "step"))
                 self._protect(name)
 
     # What is remembered
@@ -135,13 +152,13 @@ class CUBER(TRGP):
             raise CuberError("this state was saved by a CUBER with another penalty than 'energy': choose the same")
 
     def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
         self.gradients = [
             {name: PrunedGradient(**fields) for name, fields in by_layer.items()} for by_layer in state["gradients"]
         ]
         self.energies = [
             {name: weights.to(self.device) for name, weights in by_layer.items()} for by_layer in state["energies"]
         ]
+        super()._restore(state)
 
     def memory_bytes(self) -> dict[str, int]:
         gradients = (gradient for by_layer in self.gradients for gradient in by_layer.values())

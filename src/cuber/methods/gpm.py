@@ -23,7 +23,7 @@ from cuber.layers import ProtectedLayer, evaluation_mode, observed
 from cuber.methods.layerwise import LayerwiseMethod
 from cuber.methods.method import nbytes
 from cuber.methods.settings import PerLayer, for_layer, setting
-from cuber.subspace import Gram, Pool, Projector, Regime
+from cuber.subspace import BACKWARD_TRANSFER, Gram, Pool, Projector, Regime
 
 Regimes = dict[str, dict[int, Regime]]
 """Layer name -> old task -> regime."""
@@ -118,11 +118,12 @@ class GPM(LayerwiseMethod):
         self._projectors[name] = Projector(self.memory[name].basis[:, self._protected_columns(name)])
         self._references[name] = self.layers[name].matrix().detach().clone()
 
-    def _protected_columns(self, name: str) -> Tensor:
+    def _protected_columns(self, name: str, *, at_start: bool = False) -> Tensor:
+        """What is held now, or was when the task began and nothing had fallen from regime 3 yet."""
         pool = self.memory[name]
         protected = torch.zeros(pool.size, dtype=torch.bool, device=pool.owners.device)
         for task, regime in self.regimes[-1][name].items():
-            if regime.number != 3:
+            if regime.number != BACKWARD_TRANSFER and not (at_start and regime.fell is not None):
                 protected |= self.columns_read(task, name)
         return protected
 
@@ -133,6 +134,10 @@ class GPM(LayerwiseMethod):
     @torch.no_grad()
     def _settle(self) -> None:
         """Put protected directions back to where they are held."""
+        with self._full_precision():
+            self._settle_layers()
+
+    def _settle_layers(self) -> None:
         for name, layer in self.layers.items():
             projector, reference = self._projectors[name], self._references[name]
             if projector.rank and layer.trains:
@@ -176,20 +181,17 @@ class GPM(LayerwiseMethod):
     def _warn_of_drift(self) -> None:
         """Weights that somebody moved past the wrapped optimizer are worth a word."""
         for name, layer in self.layers.items():
-            held = self.memory[name].basis[:, self._protected_columns(name)]
+            held = self.memory[name].basis[:, self._protected_columns(name, at_start=True)]
             moved = (layer.matrix().detach() - self._anchors[name]).to(held.dtype) @ held
             share = float(moved.norm() / self._anchors[name].norm().clamp_min(1e-30))
             rounding = 4 * torch.finfo(layer.parameter.dtype).eps
-            if share > max(NOTICEABLE_DRIFT, rounding) and not self._fallen(name):
+            if share > max(NOTICEABLE_DRIFT, rounding):
                 warnings.warn(
                     f"layer '{name}' moved by {share:.1%} in directions that old tasks need: were its weights changed "
                     "by anything but the wrapped optimizer?",
                     CuberWarning,
                     stacklevel=4,
                 )
-
-    def _fallen(self, name: str) -> bool:
-        return any(regime.fell is not None for regime in self.regimes[-1][name].values())
 
     # What is remembered
 

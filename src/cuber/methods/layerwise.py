@@ -61,13 +61,15 @@ class LayerwiseMethod(Method):
                 loss = self._try_loss(batch, "batches") * weight
                 if not bool(loss.isfinite()):
                     raise CuberError(
-                        f"the loss of task {self.tasks} is {float(loss.detach())}: lower the learning rate"
+                        f"the loss of task {self.tasks} is {float(loss.detach())} after {self.epoch} epochs: "
+                        "lower the learning rate, or look at the inputs"
                     )
                 if not loss.requires_grad:
                     continue
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
                 for parameter, gradient in zip(parameters, gradients, strict=True):
                     if gradient is not None:
+                        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
                         totals[parameter] = totals[parameter] + gradient if parameter in totals else gradient
                 count += weight
         return {

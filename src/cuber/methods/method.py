@@ -18,6 +18,7 @@ from cuber.errors import CuberError
 from cuber.layers import Normalization, Statistics, evaluation_mode
 from cuber.methods.ownership import Freezer, claim, release
 from cuber.methods.settings import check_settings, setting, settings_of
+from cuber.methods.snapshot import Snapshot
 from cuber.networks.heads import head_parameters, heads_of
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -60,14 +61,15 @@ class Method:
         self._loss_fn: LossFunction | None = None
         self._wrapped: dict[Optimizer, list[Any]] = {}
         self._resumed = self._detached = False
+        self._views = 0
         self._normalization = Normalization(self.model, self.norm_statistics)
 
     # The moments of training
 
     def begin_task(self, loader: Iterable[Batch], loss_fn: LossFunction | None = None) -> None:
         """Before the first step of a task; ``loss_fn(output, target)`` is a mean over the batch."""
-        if self._detached:
-            raise CuberError("this learner has let go of its model (detach): make a new one")
+        self._require_attached("begin_task")
+        _check_loader(loader, "begin_task")
         if self.task is not None:
             raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
         if loss_fn is None and self.forward is None:
@@ -82,6 +84,7 @@ class Method:
             self._first_look()
             self._start()
         except BaseException:
+            self._sample = []
             self._freezer.thaw()
             self._show(shown)
             self._normalization.restore(statistics)
@@ -100,7 +103,7 @@ class Method:
                 optimizer.state.clear()
             self._wrapped[optimizer] = [
                 optimizer.register_step_pre_hook(self._on_step),
-                optimizer.register_step_post_hook(lambda optimizer, *_: self.after_step(optimizer)),
+                optimizer.register_step_post_hook(self._after_step),
             ]
         return optimizer
 
@@ -119,6 +122,8 @@ class Method:
     def end_task(self, loader: Iterable[Batch]) -> None:
         """After the last step of a task, with the weights that are to be kept."""
         self._require_task("end_task")
+        self._require_attached("end_task")
+        _check_loader(loader, "end_task")
         if not self._wrapped:
             raise CuberError(
                 "end_task: no optimizer was wrapped in this task, so nothing was protected; "
@@ -143,17 +148,27 @@ class Method:
     @contextmanager
     def as_task(self, task: int | None) -> Iterator[nn.Module]:
         """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
+        if self._detached:
+            raise CuberError("this learner has let go of its model (detach): make a new one")
+        if task is not None and (not isinstance(task, int) or isinstance(task, bool)):
+            raise CuberError(f"as_task takes the number of a task or None, not {task!r}")
         known = self.tasks + (self.task is not None)
         if task is not None and not 0 <= task < known:
             learnt = f"tasks 0 to {known - 1} have" if known > 1 else "only task 0 has" if known else "none has"
             raise CuberError(f"as_task({task}): that task has not been learnt ({learnt})")
         shown, statistics = self._shown, self._normalization.statistics()
-        self._show(task)
+        self._views += 1
         try:
+            self._show(task)
             yield self.model
         finally:
+            self._views -= 1
             self._show(shown)
             self._normalization.restore(statistics)
+
+    def snapshot(self) -> Snapshot:
+        """A copy of all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
+        return Snapshot([*self.parameters(), *self.model.buffers()])
 
     def detach(self) -> None:
         """Let go of the model: it is as it was before, with the weights it has now."""
@@ -182,10 +197,12 @@ class Method:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remember what another learner did; in the middle of a task, go on with ``resume_task``."""
-        if state.get("method") != type(self).__name__:
-            raise CuberError(
-                f"this state was saved by {state.get('method', 'something else')}, not {type(self).__name__}"
-            )
+        self._require_attached("load_state_dict")
+        saved_by = state.get("method", "something else") if isinstance(state, dict) else type(state).__name__
+        if saved_by != type(self).__name__:
+            raise CuberError(f"this state was saved by {saved_by}, not {type(self).__name__}")
+        for lacking in self._state().keys() - state.keys():
+            raise CuberError(f"this state is not whole: it lacks '{lacking}'; save learner.state_dict() again")
         shapes = {name: list(p.shape) for name, p in self.model.named_parameters()}
         if state["model"] != shapes:
             name = next(name for name in {**state["model"], **shapes} if shapes.get(name) != state["model"].get(name))
@@ -290,6 +307,14 @@ class Method:
         """Lines for ``repr`` on what the learner holds."""
         return []
 
+    def _require_attached(self, verb: str) -> None:
+        if self._detached:
+            raise CuberError("this learner has let go of its model (detach): make a new one")
+        if self._views:
+            raise CuberError(f"{verb} inside as_task, which would then show the old task again: leave the block first")
+        if torch.is_inference_mode_enabled():
+            raise CuberError(f"{verb} needs gradients: call it outside torch.inference_mode()")
+
     def _require_task(self, verb: str) -> None:
         if self.task is None:
             raise CuberError(f"{verb} before begin_task: call begin_task(loader, loss_fn) first")
@@ -306,23 +331,42 @@ class Method:
     def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self.before_step(optimizer)
+            with self._full_precision():
+                self.before_step(optimizer)
             return None
 
         # The gradients come into being inside the step (LBFGS asks for them many times): act there.
         def guarded() -> Any:
             loss = closure()
-            added = self.before_step(optimizer)
+            with self._full_precision():
+                added = self.before_step(optimizer)
             return loss if added is None or loss is None else loss + added
 
         return (args[0],), {**kwargs, "closure": guarded}
 
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        with self._full_precision():
+            self.after_step(optimizer)
+
+    def _full_precision(self) -> torch.autocast:
+        """For our own products, where somebody steps inside an autocast that is meant for the forward pass."""
+        return torch.autocast(self.device.type, enabled=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_wrapped": {}}  # the hooks stay with the optimizer of the original
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if not self._detached:
+            claim(self.model, self)
+
     def _first_look(self) -> None:
         """Try the new task's samples on the model: normalization statistics, and every error that would come."""
+        estimated = self._normalization.trained_layers(self.model)
         with torch.no_grad(), evaluation_mode(self.model):
             loss = self._try_loss(self._sample[0], "first batch")
-            if self.tasks and self.norm_statistics == "task" and self._normalization.layers:
-                with self._normalization.estimating():
+            if self.tasks and self.norm_statistics == "task" and estimated:
+                with self._normalization.estimating(estimated):
                     for batch in self._sample[: max(1, len(self._sample) - 1)]:
                         self._try_loss(batch, "batches")
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -341,6 +385,14 @@ class Method:
             raise CuberError(
                 f"task {self.tasks}: the model and the loss cannot take the loader's {which}: {reason}"
             ) from error
+
+
+def _check_loader(loader: object, verb: str) -> None:
+    """Raise unless a loader can be read again and again; warn where its first samples may not stand for all."""
+    if isinstance(loader, Iterator):
+        raise CuberError(f"{verb}: this loader can be read only once (a generator); give a DataLoader or a list")
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise CuberError(f"{verb} takes the task's training data as a loader, not a {type(loader).__name__}")
 
 
 def nbytes(tensor: Tensor) -> int:

@@ -7,9 +7,21 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from cuber.errors import CuberError, unknown
+
+LARGEST = 2**62
+"""Beyond any number that makes sense, and within what everybody's integers can hold."""
+
+
+def is_number(value: Any, *, whole: bool = False) -> bool:
+    """Whether this is a number to compute with, numpy's included: no truth value, no NaN, nothing infinite."""
+    if isinstance(value, Integral):
+        return not isinstance(value, bool) and -LARGEST < int(value) < LARGEST
+    return not whole and isinstance(value, Real) and math.isfinite(value)
+
 
 PerLayer = Any
 """A value for all layers, a list of values in the layers' order, or a mapping from layer names to values."""
@@ -27,22 +39,17 @@ class Setting:
 
     def check(self, owner: str, name: str, value: Any, default: Any) -> None:
         """Raise a sentence unless ``value`` may take the place of ``default``."""
-        if self.per_layer and isinstance(value, Mapping | Sequence) and not isinstance(value, str):
-            for part in value.values() if isinstance(value, Mapping) else value:
-                self.check(owner, name, part, default)
-            return
-        if not self._fits(value, default):
-            raise CuberError(f"{owner}: {name} must be {self.describe(default)}, not {value!r}")
+        several = self.per_layer and isinstance(value, Mapping | Sequence) and not isinstance(value, str)
+        for part in (value.values() if isinstance(value, Mapping) else value) if several else [value]:
+            if not self._fits(part, default):
+                raise CuberError(f"{owner}: {name} must be {self.describe(default)}, not {short(part)}")
 
     def _fits(self, value: Any, default: Any) -> bool:
         if self.choices:
             return value in self.choices
         if isinstance(default, bool):
             return isinstance(value, bool)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-        if isinstance(default, int) and not isinstance(value, int):
-            return False
-        return number and self.low <= value <= self.high
+        return is_number(value, whole=isinstance(default, int)) and self.low <= value <= self.high
 
     def describe(self, default: Any) -> str:
         """What fits, in words: "a number from 0 to 1"."""
@@ -99,15 +106,21 @@ def _read(text: str) -> Any:
         return text.lower() == "true"
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+
+
+def short(value: Any) -> str:
+    """A value for a sentence, however long it is."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def for_layer(value: PerLayer, name: str, names: Sequence[str], what: str) -> Any:
     """The value of a per-layer setting for one layer."""
     if isinstance(value, Mapping):
         if name not in value:
-            raise CuberError(f"{what} has no value for layer '{name}' (it names {', '.join(value)})")
+            raise CuberError(f"{what} has no value for layer '{name}' (it names {', '.join(map(str, value))})")
         return value[name]
     if isinstance(value, Sequence):
         if len(value) != len(names):

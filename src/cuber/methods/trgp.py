@@ -18,7 +18,7 @@ from cuber.errors import CuberError
 from cuber.methods.gpm import GPM, Regimes
 from cuber.methods.method import nbytes
 from cuber.methods.settings import setting
-from cuber.subspace import Regime, Scaling, decide_regimes, projection_ratios
+from cuber.subspace import NO_FORGETTING, Regime, Scaling, decide_regimes, projection_ratios
 
 
 @dataclass(eq=False, repr=False)
@@ -42,7 +42,7 @@ class TRGP(GPM):
             name: {
                 task: Scaling.identity(self.memory[name].basis_of(task), like=layer.parameter)
                 for task, regime in self.regimes[-1][name].items()
-                if regime.number != 1
+                if regime.number != NO_FORGETTING
             }
             for name, layer in self.layers.items()
         }
@@ -109,12 +109,13 @@ class TRGP(GPM):
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
         super()._check_optimizer(optimizer)
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        groups = [group for known in (*self._wrapped, optimizer) for group in known.param_groups]
+        held = {id(parameter) for group in groups for parameter in group["params"]}
         missing = [name for name, p in self.named_parameters() if ".scaling." in name and id(p) not in held]
         if missing:
             raise CuberError(
                 f"the optimizer lacks {len(missing)} scalings of this task, first '{missing[0]}': "
-                "build it from learner.parameters(), after begin_task"
+                "build it from learner.parameters(), after begin_task, or wrap the one that has them first"
             )
 
     # What is remembered

@@ -24,6 +24,11 @@ class MultiHead(nn.Module):
         self, backbone: nn.Module, features: int, classes_per_task: Sequence[int], *, bias: bool = True
     ) -> None:
         super().__init__()
+        counts = classes_per_task if isinstance(classes_per_task, Sequence) else [None]
+        if any(not isinstance(classes, int) or classes < 1 for classes in counts):
+            raise CuberError(
+                f"MultiHead takes the number of classes of every task, such as [10, 10, 10], not {classes_per_task!r}"
+            )
         self.backbone = backbone
         self.features = features
         self.heads = nn.ModuleList(nn.Linear(features, classes, bias=bias) for classes in classes_per_task)

@@ -9,10 +9,20 @@ from cuber.subspace.gram import Gram
 from cuber.subspace.penalty import energy_weights, norm_penalty, squared_penalty
 from cuber.subspace.pool import Pool
 from cuber.subspace.projection import Projector
-from cuber.subspace.regimes import Regime, decide_regimes, projection_ratios
+from cuber.subspace.regimes import (
+    BACKWARD_TRANSFER,
+    FORWARD_TRANSFER,
+    NO_FORGETTING,
+    Regime,
+    decide_regimes,
+    projection_ratios,
+)
 from cuber.subspace.scaling import Scaling, scaled_input, scaled_weight
 
 __all__ = [
+    "BACKWARD_TRANSFER",
+    "FORWARD_TRANSFER",
+    "NO_FORGETTING",
     "Gram",
     "Pool",
     "Projector",

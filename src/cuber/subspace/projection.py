@@ -30,5 +30,5 @@ class Projector:
 
 def complement(basis: Tensor) -> Tensor:
     """An orthonormal basis (d x (d - K)) of everything orthogonal to ``basis``."""
-    full = torch.linalg.qr(basis.double(), mode="complete").Q
-    return full[:, basis.shape[1] :].to(basis.dtype)
+    exact = basis.cpu().double() if basis.device.type == "mps" else basis.double()  # Apple's GPUs have no float64
+    return torch.linalg.qr(exact, mode="complete").Q[:, basis.shape[1] :].to(basis)

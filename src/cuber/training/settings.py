@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 from cuber.errors import CuberError
+from cuber.methods.settings import is_number, short
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,11 @@ class Training:
         _number("floor", self.floor, above=0)
 
 
-def _whole(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CuberError(f"{name} must be a whole number of at least 1, not {value!r}")
+def _whole(name: str, value: Any) -> None:
+    if not is_number(value, whole=True) or value < 1:
+        raise CuberError(f"{name} must be a whole number of at least 1, not {short(value)}")
 
 
-def _number(name: str, value: object, above: float) -> None:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and above < value < math.inf
-    if not fits:
-        raise CuberError(f"{name} must be a number above {above:g}, not {value!r}")
+def _number(name: str, value: Any, above: float) -> None:
+    if not is_number(value) or value <= above:
+        raise CuberError(f"{name} must be a number above {above:g}, not {short(value)}")

@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch.optim import Optimizer
 
 from cuber.methods.method import Method
 from cuber.training.schedule import Schedule
 from cuber.training.settings import Training
-
-
-class Snapshot:
-    """A copy of all that training a task changes: what the optimizer trains (weights and scalings) and buffers."""
-
-    def __init__(self, learner: Method) -> None:
-        self._tensors = [*learner.parameters(), *learner.model.buffers()]
-        self._copies = [tensor.detach().clone() for tensor in self._tensors]
-
-    @torch.no_grad()
-    def take(self) -> None:
-        """Copy the present state in place of the one before."""
-        for copy, tensor in zip(self._copies, self._tensors, strict=True):
-            copy.copy_(tensor)
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Put the copied state back."""
-        for copy, tensor in zip(self._copies, self._tensors, strict=True):
-            tensor.copy_(copy)
 
 
 class EarlyStopping:
@@ -37,7 +16,7 @@ class EarlyStopping:
         self.schedule = Schedule(training.lr, patience, training.factor, training.floor)
         self.optimizer = optimizer
         self.best_epoch: int | None = None
-        self._best = Snapshot(learner)
+        self._best = learner.snapshot()
 
     def over_after(self, epoch: int, loss: float) -> bool:
         """Take note of an epoch's validation loss; whether training is over."""

@@ -1,0 +1,166 @@
+"""Things people do with a learner that are easily done wrong: right, or a sentence, and never wrong in silence."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from cuber import CUBER, GPM, TRGP, CuberError, CuberWarning, FineTune, MultiHead
+from cuber import batches as batch_tools
+from tests.loops import Watch, learn, logits, loss_fn, train
+from tests.models import CASES
+
+CASE = CASES["mlp"]
+
+
+def learnt(kind: type = TRGP, tasks: int = 2, **settings: Any) -> Any:
+    learner = kind(CASE.model(), **settings)
+    for task in range(tasks):
+        learn(learner, CASE.loader(task))
+    return learner
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_step_inside_an_autocast_protects_all_the_same(make: Any) -> None:
+    learner = learnt(GPM, 1, threshold=0.8)
+    learner.begin_task(CASE.loader(1), loss_fn)
+    watch = Watch.over(learner)
+    optimizer = learner.wrap(make(learner.parameters(), lr=0.01))
+    with torch.autocast("cpu", torch.bfloat16):
+        train(learner, optimizer, CASE.loader(1), epochs=4)
+    watch.held()
+
+
+@pytest.mark.parametrize("verb", ["begin_task", "end_task", "load_state_dict"])
+def test_tasks_do_not_begin_or_end_while_another_is_shown(verb: str) -> None:
+    learner = learnt()
+    if verb == "end_task":
+        learner.begin_task(CASE.loader(2), loss_fn)
+        train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), CASE.loader(2))
+    argument = learner.state_dict() if verb == "load_state_dict" else CASE.loader(2)
+    with learner.as_task(0), pytest.raises(CuberError, match=f"{verb} inside as_task"):
+        getattr(learner, verb)(argument, *([loss_fn] if verb == "begin_task" else []))
+    if verb == "end_task":
+        learner.end_task(CASE.loader(2))
+    assert learner.tasks == 2 + (verb == "end_task")
+
+
+def test_a_learner_that_has_let_go_answers_for_no_task() -> None:
+    learner = learnt()
+    state = learner.state_dict()
+    learner.detach()
+    with pytest.raises(CuberError, match="detach"), learner.as_task(0):
+        pass
+    with pytest.raises(CuberError, match="detach"):
+        learner.load_state_dict(state)
+
+
+@pytest.mark.parametrize("task", [0.0, "0", [0], True])
+def test_a_task_is_a_number_and_a_wrong_one_leaves_nothing_behind(task: Any) -> None:
+    learner = learnt()
+    with pytest.raises(CuberError, match="number of a task"), learner.as_task(task):
+        pass
+    x = CASE.inputs(0, 4)
+    assert torch.equal(logits(learner, 0, x), logits(learner, 0, x))
+
+
+@pytest.mark.parametrize("verb", ["begin_task", "end_task"])
+def test_without_gradients_there_is_nothing_to_remember(verb: str) -> None:
+    learner = learnt(CUBER, 1)
+    if verb == "end_task":
+        learner.begin_task(CASE.loader(1), loss_fn)
+        train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), CASE.loader(1))
+    with torch.inference_mode(), pytest.raises(CuberError, match="needs gradients"):
+        getattr(learner, verb)(CASE.loader(1), *([loss_fn] if verb == "begin_task" else []))
+
+
+def test_a_snapshot_brings_the_scalings_back_too() -> None:
+    learner = learnt(TRGP, 1, eps1=0.0)
+    learner.begin_task(CASE.loader(1), loss_fn)
+    optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.5))
+    train(learner, optimizer, CASE.loader(1))
+    snapshot, x = learner.snapshot(), CASE.inputs(1, 5)
+    best = logits(learner, 1, x)
+    train(learner, optimizer, CASE.loader(1))
+    assert not torch.equal(logits(learner, 1, x), best)
+    snapshot.restore()
+    assert torch.equal(logits(learner, 1, x), best)
+    learner.end_task(CASE.loader(1))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda learner: pickle.loads(pickle.dumps(learner))])
+def test_a_copy_of_a_learner_holds_the_copy_of_the_model(copied: Any) -> None:
+    learner = learnt(TRGP, 1, eps1=0.0)
+    learner.begin_task(CASE.loader(1), loss_fn)
+    learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1))
+    twin = copied(learner)
+    with pytest.raises(CuberError, match="has a learner already"):
+        GPM(twin.model)
+    train(twin, twin.wrap(torch.optim.SGD(twin.parameters(), lr=0.1)), CASE.loader(1))
+    twin.end_task(CASE.loader(1))
+    assert (twin.tasks, learner.tasks) == (2, 1)
+
+
+def test_two_optimizers_may_share_weights_and_scalings_between_them() -> None:
+    learner = learnt(TRGP, 1, eps1=0.0)
+    learner.begin_task(CASE.loader(1), loss_fn)
+    named = dict(learner.named_parameters())
+    scalings = [parameter for name, parameter in named.items() if ".scaling." in name]
+    weights = [parameter for name, parameter in named.items() if ".scaling." not in name]
+    with pytest.raises(CuberError, match="wrap the one that has them first"):
+        learner.wrap(torch.optim.SGD(weights, lr=0.1))
+    learner.wrap(torch.optim.Adam(scalings, lr=0.01))
+    learner.wrap(torch.optim.SGD(weights, lr=0.1))
+
+
+def test_a_loader_that_does_not_shuffle_is_worth_a_word_where_it_is_not_read_to_its_end() -> None:
+    data = TensorDataset(torch.randn(40, 8), torch.zeros(40, dtype=torch.long))
+    learner = GPM(CASE.model(), samples=10)
+    with pytest.warns(CuberWarning, match="only the first 10 of 40 samples"):
+        learner.begin_task(DataLoader(data, batch_size=5), loss_fn)
+
+
+def test_normalization_that_somebody_holds_in_evaluation_mode_keeps_its_statistics() -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    learner = GPM(model)
+    learn(learner, CASE.loader(0))
+    model[1].eval()
+    before = model[1].running_mean.clone()
+    learner.begin_task(CASE.loader(1), loss_fn)
+    assert torch.equal(model[1].running_mean, before)
+
+
+@pytest.mark.parametrize("loader", [None, 5])
+def test_what_is_no_loader_is_told_so(loader: Any) -> None:
+    with pytest.raises(CuberError, match="as a loader"):
+        FineTune(CASE.model()).begin_task(loader, loss_fn)
+
+
+@pytest.mark.parametrize("classes", [5, [2, -1], [2.5]])
+def test_heads_need_a_number_of_classes_each(classes: Any) -> None:
+    with pytest.raises(CuberError, match="number of classes of every task"):
+        MultiHead(nn.Flatten(), 8, classes)
+
+
+def test_a_state_that_is_none_or_not_whole_is_refused() -> None:
+    learner = CUBER(CASE.model())
+    for state in (None, {}, {"method": "CUBER"}):
+        with pytest.raises(CuberError, match="this state"):
+            learner.load_state_dict(state)  # type: ignore[arg-type]
+
+
+def test_a_batch_counts_by_its_first_tensor_with_a_length_and_stays_of_its_kind() -> None:
+    class Named(dict):
+        """As tokenizers give them."""
+
+    batch = Named(temperature=torch.tensor(1.0), x=torch.zeros(7, 2))
+    assert batch_tools.size(batch) == 7
+    assert isinstance(batch_tools.first(batch, 3), Named)
+    assert batch_tools.size(batch_tools.first(batch, 3)) == 3
+    assert len(batch["x"]) == 7
