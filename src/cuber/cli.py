@@ -99,6 +99,8 @@ def main(arguments: list[str] | None = None) -> None:
             code = _complain(str(error))
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
+        except OSError as error:
+            code = _complain(f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}")
         except Exception as error:
             # What typer says about options and commands; the classes have moved from version to version.
             if not hasattr(error, "format_message"):
@@ -123,12 +125,13 @@ def _console() -> Console:
 def _check_directory(name: str, force: bool) -> None:
     """Raise a sentence unless a result can be written there; leaves nothing behind."""
     directory = Path(name)
-    if not name or (directory.exists() and not directory.is_dir()):
-        raise CuberError(f"--out takes a directory, and '{name}' is none")
-    if (directory / "result.json").exists() and not force:
-        raise CuberError(f"{directory / 'result.json'} is there already: choose another --out, or add --force")
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    missing: list[Path] = []
     try:
+        if not name or (directory.exists() and not directory.is_dir()):
+            raise CuberError(f"--out takes a directory, and '{name}' is none")
+        if (directory / "result.json").exists() and not force:
+            raise CuberError(f"{directory / 'result.json'} is there already: choose another --out, or add --force")
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
