@@ -1,8 +1,10 @@
 """The table of the seven datasets: files, official places, checksums, licences, citations.
 
-The md5 of MNIST and Fashion-MNIST are those of their home pages' files, CIFAR's are printed on its page and SVHN's are
-the ones torchvision checks. Bulatov published none for notMNIST: the one here is what several independent projects
-recorded. miniImageNet was never published as files: there is nothing to check it against.
+Where the md5 come from: CIFAR's archives and Fashion-MNIST's files from their home pages; MNIST's, SVHN's and those of
+CIFAR's python batches from torchvision, which checks them; those of unpacked idx files and of CIFAR-10's binary batches
+were computed from copies whose content is the official one. Bulatov published none for notMNIST: the one here is what
+several independent projects recorded. CIFAR-100's binary batches have none that we know. miniImageNet was never
+published as files: there is nothing to check it against.
 """
 
 from __future__ import annotations
