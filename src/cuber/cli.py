@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cuber.data_cli import DataDir
 from cuber.errors import CuberError
 from cuber.version import __version__
 
@@ -54,6 +55,7 @@ def run(
     out: Annotated[str | None, typer.Option(help="Write DIR/result.json.", metavar="DIR")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a result.json that is there already.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads for torch.")] = None,
+    data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the figures at the end.")] = False,
 ) -> None:
     """Learn a benchmark's tasks one after another, and show what became of the old ones."""
@@ -67,7 +69,18 @@ def run(
     from cuber.report import Bars, Lines, show_result, show_summary
 
     given = parse_settings(METHODS[method], settings or []) if method in METHODS else {}
-    experiment = Experiment(benchmark, method, seed, tasks, epochs, batch_size, lr, given, threads)
+    experiment = Experiment(
+        benchmark=benchmark,
+        method=method,
+        seed=seed,
+        tasks=tasks,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        settings=given,
+        threads=threads,
+        data_dir=data_dir,
+    )
     if quiet:
         result = run_experiment(experiment)
     else:

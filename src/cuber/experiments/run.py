@@ -14,9 +14,7 @@ from cuber.training import Progress, Result, derive, learn, seeded
 
 def run(experiment: Experiment, progress: Progress | None = None) -> Result:
     """Build the stream, the network and the method, and learn; the seed decides all three."""
-    stream = experiment.preset.stream(experiment.seed)
-    if experiment.tasks is not None:
-        stream = stream.first(experiment.tasks)
+    stream = experiment.stream()
     with seeded(derive(experiment.seed, "network")):
         model = experiment.preset.network(stream)
     learner = experiment.method_class(model, **experiment.method_settings())

@@ -2,18 +2,23 @@
 
 from cuber.streams.batching import FixedLoader, ShuffledLoader
 from cuber.streams.digits import overlap_digits, permuted_digits, split_digits
+from cuber.streams.images import ImagePart, Transform
 from cuber.streams.parts import DatasetPart, Part, TensorPart
+from cuber.streams.permuted_mnist import permuted_mnist
 from cuber.streams.task import Stream, Task
 
 __all__ = [
     "DatasetPart",
     "FixedLoader",
+    "ImagePart",
     "Part",
     "ShuffledLoader",
     "Stream",
     "Task",
     "TensorPart",
+    "Transform",
     "overlap_digits",
     "permuted_digits",
+    "permuted_mnist",
     "split_digits",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from cuber.errors import CuberError
-from cuber.streams.parts import Data, DatasetPart, TensorPart, as_part, check_labels
+from cuber.streams.parts import Data, DatasetPart, as_part, check_labels
 
 
 class Task:
@@ -45,21 +45,21 @@ class Task:
         """How many classes there are; raises a sentence unless the parts have them, and go together."""
         parts = {"training": self.train, "validation": self.validation, "test": self.test}
         given = {f"task '{self.name}', {kind} part": part for kind, part in parts.items() if part is not None}
-        tensors = {where: part for where, part in given.items() if isinstance(part, TensorPart)}
+        labelled = {where: part for where, part in given.items() if not isinstance(part, DatasetPart)}
         if classes is None:
-            if len(tensors) < len(given):
+            if len(labelled) < len(given):
                 raise CuberError(f"task '{self.name}': a Dataset does not tell its classes, say Task(..., classes=10)")
-            classes = 1 + max(int(part.y.max()) for part in tensors.values())
+            classes = 1 + max(int(part.y.max()) for part in labelled.values())
         if not isinstance(classes, int) or classes < 1:
             raise CuberError(f"task '{self.name}': classes must be a whole number of at least 1, not {classes!r}")
-        shape = next((tuple(part.x.shape[1:]) for part in tensors.values()), ())
+        shape = next((part.shape for part in labelled.values()), ())
         for where, part in given.items():
             if isinstance(part, DatasetPart):
                 part.classes = classes
                 continue
             check_labels(part.y, classes, where)
-            if tuple(part.x.shape[1:]) != shape:
-                raise CuberError(f"{where}: its inputs are of shape {tuple(part.x.shape[1:])}, others of {shape}")
+            if part.shape != shape:
+                raise CuberError(f"{where}: its inputs are of shape {part.shape}, others of {shape}")
         return classes
 
     def __repr__(self) -> str:
