@@ -71,7 +71,7 @@ def test_tables_fit_into_80_columns_untruncated(cuber, benchmark):
 
 def test_quiet_prints_the_figures_alone(cuber):
     _, out, _ = cuber("run", "--quiet", *QUICK)
-    assert [line.split()[0] for line in out.splitlines()] == ["ACC", "memory"]
+    assert [line.split()[0] for line in out.splitlines()] == ["ACC", "memory", "note:"]
 
 
 def test_one_task_has_no_backward_transfer(cuber):

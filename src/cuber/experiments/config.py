@@ -14,7 +14,7 @@ from cuber.methods import METHODS, Method
 from cuber.streams import Stream
 from cuber.training import Training, check_seed
 
-LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor")
+LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor", "evaluation_batch_size")
 """Fields of an experiment that are settings of the training loop."""
 
 
@@ -33,8 +33,10 @@ class Experiment:
     """Of the method; they go before those of the benchmark."""
     threads: int | None = None
     patience: int | None = None
+    """0: no early stopping."""
     factor: float | None = None
     floor: float | None = None
+    evaluation_batch_size: int | None = None
     train_per_task: int | None = None
     test_per_task: int | None = None
     protocol: str | None = None
@@ -70,7 +72,14 @@ class Experiment:
         """The benchmark's settings of the loop, with those given here in their place."""
         own = {"lr": self._presets()["lr"]} if "lr" in self._presets() else {}
         given = {name: getattr(self, name) for name in LOOP if getattr(self, name) is not None}
+        if given.get("patience") == 0:
+            given["patience"] = None
         return dataclasses.replace(self.preset.training, **{**self._protocol().training, **own, **given})
+
+    def notes(self) -> list[str]:
+        """What a result should say about the training: that it was cut short."""
+        epochs, usual = self.training().epochs, self.preset.training.epochs
+        return [f"only {epochs} of {usual} epochs"] if epochs < usual else []
 
     def method_settings(self) -> dict[str, Any]:
         """The benchmark's settings of the method, with those given here in their place."""
@@ -82,7 +91,7 @@ class Experiment:
         stream = self.preset.stream(self.seed, **where, **{**self._protocol().options, **self.options})
         if self.tasks is not None:
             stream = stream.first(self.tasks)
-        return stream
+        return stream.shrink(self.train_per_task, self.test_per_task, self.seed)
 
     def _presets(self) -> dict[str, Any]:
         """What benchmark and protocol have to say about the method."""

@@ -20,7 +20,9 @@ def run(experiment: Experiment, progress: Progress | None = None) -> Result:
     learner = experiment.method_class(model, **experiment.method_settings())
     training = dataclasses.asdict(experiment.training())
     with limited(experiment.threads or experiment.preset.threads):
-        return learn(learner, stream, seed=experiment.seed, progress=progress, **training)
+        result = learn(learner, stream, seed=experiment.seed, progress=progress, **training)
+    result.notes += experiment.notes()
+    return result
 
 
 @contextmanager

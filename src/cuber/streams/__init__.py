@@ -1,8 +1,11 @@
 """Where tasks come from: ``Task`` and ``Stream``, and one file per family of benchmarks."""
 
 from cuber.streams.batching import FixedLoader, ShuffledLoader
+from cuber.streams.cifar100 import overlap_cifar100, split_cifar100
 from cuber.streams.digits import overlap_digits, permuted_digits, split_digits
+from cuber.streams.five_datasets import five_datasets
 from cuber.streams.images import ImagePart, Transform
+from cuber.streams.miniimagenet import split_miniimagenet
 from cuber.streams.parts import DatasetPart, Part, TensorPart
 from cuber.streams.permuted_mnist import permuted_mnist
 from cuber.streams.task import Stream, Task
@@ -17,8 +20,12 @@ __all__ = [
     "Task",
     "TensorPart",
     "Transform",
+    "five_datasets",
+    "overlap_cifar100",
     "overlap_digits",
     "permuted_digits",
     "permuted_mnist",
+    "split_cifar100",
     "split_digits",
+    "split_miniimagenet",
 ]

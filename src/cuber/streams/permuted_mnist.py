@@ -33,4 +33,4 @@ def permuted_mnist(seed: int = 0, *, tasks: int = 10, data_dir: str | os.PathLik
         )
         test = ImagePart(dataset.test_images, torch.arange(len(tested)), tested, transform)
         stream.append(Task(f"permutation {position}", train, test, validation, classes=len(dataset.classes)))
-    return Stream("permuted-mnist", stream, shared_head=True)
+    return Stream("permuted-mnist", stream, shared_head=True, notes=dataset.notes)

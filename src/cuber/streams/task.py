@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from cuber.errors import CuberError
-from cuber.streams.parts import Data, DatasetPart, as_part, check_labels
+from cuber.streams.parts import Data, DatasetPart, Part, as_part, check_labels
 
 
 class Task:
@@ -41,6 +41,19 @@ class Task:
         train, validation = self.train.subset(order[held_out:]), self.train.subset(order[:held_out])
         return Task(self.name, train, self.test, validation, classes=self.classes)
 
+    def shrink(self, train: int | None, test: int | None, generator: torch.Generator) -> Task:
+        """The same task with at most so many random samples for training and testing, and as much less to validate."""
+
+        def some(part: Part, count: int | None) -> Part:
+            if count is None or count >= len(part):
+                return part
+            return part.subset(torch.randperm(len(part), generator=generator)[:count])
+
+        validation = self.validation
+        if validation is not None and train is not None:
+            validation = some(validation, max(1, round(len(validation) * train / len(self.train))))
+        return Task(self.name, some(self.train, train), some(self.test, test), validation, classes=self.classes)
+
     def _check(self, classes: int | None) -> int:
         """How many classes there are; raises a sentence unless the parts have them, and go together."""
         parts = {"training": self.train, "validation": self.validation, "test": self.test}
@@ -72,12 +85,16 @@ class Stream:
     """Tasks in the order in which they are learnt.
 
     ``shared_head``: all tasks have the same classes and share one output layer; otherwise each has a head of its own.
+    ``notes`` is what a result should say about the data: that some of it was left out, or is not as it should be.
     """
 
-    def __init__(self, name: str, tasks: Iterable[Task], *, shared_head: bool = False) -> None:
+    def __init__(
+        self, name: str, tasks: Iterable[Task], *, shared_head: bool = False, notes: Iterable[str] = ()
+    ) -> None:
         self.name = name
         self.tasks = list(tasks)
         self.shared_head = shared_head
+        self.notes = tuple(notes)
         if not self.tasks:
             raise CuberError(f"stream '{name}' has no tasks")
         for task in self.tasks:
@@ -93,13 +110,31 @@ class Stream:
         """The stream of the first ``count`` tasks."""
         if not 1 <= count <= len(self):
             raise CuberError(f"{self.name} has {len(self)} tasks: choose 1 to {len(self)}, not {count}")
-        return Stream(self.name, self.tasks[:count], shared_head=self.shared_head)
+        return self._with(self.tasks[:count], *([f"only {count} of {len(self)} tasks"] if count < len(self) else []))
+
+    def shrink(self, train: int | None = None, test: int | None = None, seed: int = 0) -> Stream:
+        """The stream of the same tasks with at most so many samples each for training and for testing."""
+        generator = torch.Generator().manual_seed(seed)
+        tasks = [task.shrink(train, test, generator) for task in self.tasks]
+        notes = []
+        for count, kind in ((train, "training"), (test, "test")):
+            if count is None:
+                continue
+            if count < 1:
+                raise CuberError(f"a task needs at least 1 {kind} sample, not {count}")
+            part = "train" if kind == "training" else "test"
+            if any(len(getattr(task, part)) > count for task in self.tasks):
+                notes.append(f"only {count} {kind} samples per task")
+        return self._with(tasks, *notes)
 
     def split(self, fraction: float, seed: int = 0) -> Stream:
         """The stream in which every task has a validation part, held out of its training part where it had none."""
         generator = torch.Generator().manual_seed(seed)
         tasks = [task if task.validation is not None else task.split(fraction, generator) for task in self.tasks]
-        return Stream(self.name, tasks, shared_head=self.shared_head)
+        return self._with(tasks)
+
+    def _with(self, tasks: Iterable[Task], *notes: str) -> Stream:
+        return Stream(self.name, tasks, shared_head=self.shared_head, notes=(*self.notes, *notes))
 
     def __len__(self) -> int:
         return len(self.tasks)
