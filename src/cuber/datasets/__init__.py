@@ -2,6 +2,7 @@
 
 from cuber.datasets.catalogue import Dataset, Status, Verdict, check, directory, is_whole, load, status, statuses
 from cuber.datasets.fetch import get
+from cuber.datasets.own import read_folder, read_items, read_lists
 from cuber.datasets.source import Source
 from cuber.datasets.sources import SOURCES, find
 
@@ -17,6 +18,9 @@ __all__ = [
     "get",
     "is_whole",
     "load",
+    "read_folder",
+    "read_items",
+    "read_lists",
     "status",
     "statuses",
 ]

@@ -6,6 +6,7 @@ from cuber.streams.digits import overlap_digits, permuted_digits, split_digits
 from cuber.streams.five_datasets import five_datasets
 from cuber.streams.images import ImagePart, Transform
 from cuber.streams.miniimagenet import split_miniimagenet
+from cuber.streams.own import stream_by_classes, stream_by_domains, stream_by_files
 from cuber.streams.parts import DatasetPart, Part, TensorPart
 from cuber.streams.permuted_mnist import permuted_mnist
 from cuber.streams.task import Stream, Task
@@ -28,4 +29,7 @@ __all__ = [
     "split_cifar100",
     "split_digits",
     "split_miniimagenet",
+    "stream_by_classes",
+    "stream_by_domains",
+    "stream_by_files",
 ]

@@ -23,7 +23,8 @@ def class_task(
     """The images of ``classes``, labelled by their position there, a fraction of them held out for validation."""
     train = class_part(dataset.train_images, dataset.train_labels, classes, transform)
     test = class_part(dataset.test_images, dataset.test_labels, classes, transform)
-    return Task(name, train, test, classes=len(classes)).split(held_out, generator)
+    task = Task(name, train, test, classes=len(classes))
+    return task.split(held_out, generator) if held_out else task
 
 
 def class_part(images: np.ndarray, labels: np.ndarray, classes: Sequence[int], transform: Transform) -> ImagePart:

@@ -15,7 +15,7 @@ from cuber.errors import CuberError, CuberWarning
 
 NAMED = 10
 """How many of the damaged files a note names; the rest are counted."""
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"})
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -34,6 +34,16 @@ def class_folders(source: Source, folder: Path) -> dict[str, Path]:
             f"({known}, ...); move it elsewhere, or correct its name"
         )
     return found
+
+
+def report_damaged(name: str, damaged: Sequence[str], notes: Notes) -> None:
+    """Note which files of a set were skipped, and warn of them."""
+    if not damaged:
+        return
+    more = len(damaged) - NAMED
+    names = ", ".join(damaged[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    notes.append(f"{len(damaged)} damaged file{'s' if len(damaged) > 1 else ''} skipped: {names}")
+    warnings.warn(f"{name}: {notes[-1]}", CuberWarning, stacklevel=3)
 
 
 class Decoder:
@@ -55,12 +65,7 @@ class Decoder:
 
     def report(self, notes: Notes) -> None:
         """Note what was skipped and what was resized, and warn of the former: it is read only once, then cached."""
-        if self.damaged:
-            more = len(self.damaged) - NAMED
-            names = ", ".join(self.damaged[:NAMED]) + (f" and {more} more" if more > 0 else "")
-            count = f"{len(self.damaged)} damaged file{'s' if len(self.damaged) > 1 else ''} skipped"
-            notes.append(f"{count}: {names}")
-            warnings.warn(f"{self.source.name}: {notes[-1]}", CuberWarning, stacklevel=2)
+        report_damaged(self.source.name, self.damaged, notes)
         if self.resized:
             notes.append(f"{self.resized} images resized to {self.source.shape[1]}x{self.source.shape[0]}")
 
