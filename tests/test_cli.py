@@ -140,6 +140,27 @@ def test_two_identical_runs_give_identical_results_apart_from_times(cuber, tmp_p
     assert results[0] == results[1]
 
 
+def test_options_of_the_papers_benchmarks_reach_the_run(cuber, tmp_path, data_dir):
+    small = ["--tasks", "1", "--epochs", "1", "--train-per-task", "12", "--test-per-task", "8"]
+    loop = ["--patience", "4", "--factor", "3", "--floor", "0.001", "--evaluation-batch-size", "5"]
+    where = ["--data-dir", str(data_dir), "--out", str(tmp_path)]
+    code, out, _ = cuber("run", "permuted-mnist", "--method", "gpm", "--protocol", "code", *small, *loop, *where)
+    assert code == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    training = result["training"]
+    chosen = [training[name] for name in ("patience", "factor", "floor", "evaluation_batch_size")]
+    assert chosen == [4, 3.0, 0.001, 5]
+    assert (result["tasks"][0]["train"], result["tasks"][0]["test"]) == (12, 8)
+    assert out.splitlines()[-1] == "note: " + "; ".join(result["notes"])
+    assert "only 1 of 10 tasks; only 12 training samples per task" in out
+
+
+def test_data_lists_the_datasets(cuber, data_dir):
+    code, out, _ = cuber("data", "--data-dir", str(data_dir))
+    assert code == 0
+    assert out.count("present") == 7
+
+
 # Mistakes
 
 
@@ -165,6 +186,14 @@ def test_two_identical_runs_give_identical_results_apart_from_times(cuber, tmp_p
         (["run", "--lr", "nan"], "lr must be a number above 0, not nan"),
         (["run", "--seed", "-1"], "seed must be a whole number from 0"),
         (["run", "--seed", "99999999999999999999"], "seed must be a whole number from 0"),
+        (["run", "--patience", "-1"], "patience must be a whole number of at least 1, not -1"),
+        (["run", "--train-per-task", "0"], "train_per_task must be a whole number of at least 1"),
+        (["run", "--protocol", "paper"], "overlap-digits is not from the paper"),
+        (["run", "five-datasets", "--order", "odd"], "there is no order 'odd'"),
+        (["run", "split-cifar100", "--mnist-twice"], "split-cifar100 has no option 'mnist_twice'"),
+        (["run", "split-cifar100", "--data-dir", "."], "cifar-100: .*is missing.*cuber data get cifar-100"),
+        (["data", "get", "minst"], r"there is no dataset 'minst'; did you mean 'mnist'\?"),
+        (["data", "fetch"], "fetch"),
         (["run", "--threads", "0"], "threads must be a whole number of at least 1"),
         (["run", "--lr", "1e30"], r"task 0 \('digits 0-3'\), epoch 1, step \d: the loss is (nan|inf)"),
         (["rum"], "'rum'.*[dD]id you mean 'run'"),

@@ -36,15 +36,12 @@ def five_datasets(
     if order not in ORDERS:
         raise unknown("order of 5-Datasets", order, ORDERS)
     generator = torch.Generator().manual_seed(seed)
-    tasks, notes = [], []
+    tasks = []
     for name in ORDERS[order]:
         again = mnist_twice and name == "fashion-mnist"
         dataset = load("mnist" if again else name, data_dir)
         tasks.append(_task("mnist again" if again else name, dataset, generator))
-        notes += [f"{name}: {note}" for note in dataset.notes]
-    if mnist_twice:
-        notes.append("MNIST in the place of Fashion-MNIST")
-    return Stream("five-datasets", tasks, notes=notes)
+    return Stream("five-datasets", tasks, notes=["MNIST in the place of Fashion-MNIST"] if mnist_twice else [])
 
 
 def _task(name: str, dataset: Dataset, generator: torch.Generator) -> Task:
@@ -52,4 +49,6 @@ def _task(name: str, dataset: Dataset, generator: torch.Generator) -> Task:
     grey = dataset.train_images.ndim == 3
     mean, std = dataset.padded_normalization(padding)
     transform = Transform(mean, std, padding, channels=3 if grey else None)
-    return class_task(name, dataset, range(len(dataset.classes)), transform, HELD_OUT, generator)
+    task = class_task(name, dataset, range(len(dataset.classes)), transform, HELD_OUT, generator)
+    task.notes = (*dataset.notes, *task.notes)
+    return task

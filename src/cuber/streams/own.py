@@ -45,7 +45,7 @@ def stream_by_domains(
 ) -> Stream:
     """A set for each task, in the order given; they share a head, and so must have the same classes, unless told."""
     generator = torch.Generator().manual_seed(seed)
-    tasks, notes, first = [], [], next(iter(domains.values()), None)
+    tasks, first = [], next(iter(domains.values()), None)
     for title, dataset in domains.items():
         if shared_head and first is not None and dataset.classes != first.classes:
             odd = sorted(set(dataset.classes) ^ set(first.classes))
@@ -55,9 +55,10 @@ def stream_by_domains(
             )
         transform = Transform(dataset.mean, dataset.std)
         classes = range(len(dataset.classes))
-        tasks.append(class_task(title, dataset, classes, transform, held_out, generator))
-        notes += [f"{title}: {note}" for note in dataset.notes]
-    return Stream(name, tasks, shared_head=shared_head, notes=notes)
+        task = class_task(title, dataset, classes, transform, held_out, generator)
+        task.notes = (*dataset.notes, *task.notes)
+        tasks.append(task)
+    return Stream(name, tasks, shared_head=shared_head)
 
 
 def stream_by_files(

@@ -21,9 +21,18 @@ class Task:
     """
 
     def __init__(
-        self, name: str, train: Data, test: Data, validation: Data | None = None, *, classes: int | None = None
+        self,
+        name: str,
+        train: Data,
+        test: Data,
+        validation: Data | None = None,
+        *,
+        classes: int | None = None,
+        notes: Iterable[str] = (),
     ) -> None:
         self.name = name
+        self.notes = tuple(notes)
+        """What a result should say about its data: that some was left out, or is not as it should be."""
         self.train = as_part(train, f"task '{name}', training part")
         self.test = as_part(test, f"task '{name}', test part")
         self.validation = None if validation is None else as_part(validation, f"task '{name}', validation part")
@@ -39,7 +48,7 @@ class Task:
             raise CuberError(f"task '{self.name}': {count} training samples are too few to hold {held_out} of them out")
         order = torch.randperm(count, generator=generator)
         train, validation = self.train.subset(order[held_out:]), self.train.subset(order[:held_out])
-        return Task(self.name, train, self.test, validation, classes=self.classes)
+        return self._with(train, self.test, validation)
 
     def shrink(self, train: int | None, test: int | None, generator: torch.Generator) -> Task:
         """The same task with at most so many random samples for training and testing, and as much less to validate."""
@@ -51,8 +60,11 @@ class Task:
 
         validation = self.validation
         if validation is not None and train is not None:
-            validation = some(validation, max(1, round(len(validation) * train / len(self.train))))
-        return Task(self.name, some(self.train, train), some(self.test, test), validation, classes=self.classes)
+            validation = some(validation, max(self.classes, round(len(validation) * train / len(self.train))))
+        return self._with(some(self.train, train), some(self.test, test), validation)
+
+    def _with(self, train: Part, test: Part, validation: Part | None) -> Task:
+        return Task(self.name, train, test, validation, classes=self.classes, notes=self.notes)
 
     def _check(self, classes: int | None) -> int:
         """How many classes there are; raises a sentence unless the parts have them, and go together."""
@@ -85,7 +97,7 @@ class Stream:
     """Tasks in the order in which they are learnt.
 
     ``shared_head``: all tasks have the same classes and share one output layer; otherwise each has a head of its own.
-    ``notes`` is what a result should say about the data: that some of it was left out, or is not as it should be.
+    ``notes`` are about the stream as a whole, as those of a task are about its data.
     """
 
     def __init__(
@@ -94,7 +106,7 @@ class Stream:
         self.name = name
         self.tasks = list(tasks)
         self.shared_head = shared_head
-        self.notes = tuple(notes)
+        self._notes = tuple(notes)
         if not self.tasks:
             raise CuberError(f"stream '{name}' has no tasks")
         for task in self.tasks:
@@ -106,6 +118,11 @@ class Stream:
                     f"{self.tasks[0].classes}, so they cannot share a head; leave shared_head out"
                 )
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a result should say about the data, those of the tasks included."""
+        return (*self._notes, *(f"{task.name}: {note}" for task in self.tasks for note in task.notes))
+
     def first(self, count: int) -> Stream:
         """The stream of the first ``count`` tasks."""
         if not 1 <= count <= len(self):
@@ -114,17 +131,17 @@ class Stream:
 
     def shrink(self, train: int | None = None, test: int | None = None, seed: int = 0) -> Stream:
         """The stream of the same tasks with at most so many samples each for training and for testing."""
+        notes = []
+        for count, kind, sizes in (
+            (train, "training", [len(task.train) for task in self.tasks]),
+            (test, "test", [len(task.test) for task in self.tasks]),
+        ):
+            if count is not None and count < 1:
+                raise CuberError(f"a task needs at least 1 {kind} sample, not {count}")
+            if count is not None and count < max(sizes):
+                notes.append(f"only {count} {kind} samples per task")
         generator = torch.Generator().manual_seed(seed)
         tasks = [task.shrink(train, test, generator) for task in self.tasks]
-        notes = []
-        for count, kind in ((train, "training"), (test, "test")):
-            if count is None:
-                continue
-            if count < 1:
-                raise CuberError(f"a task needs at least 1 {kind} sample, not {count}")
-            part = "train" if kind == "training" else "test"
-            if any(len(getattr(task, part)) > count for task in self.tasks):
-                notes.append(f"only {count} {kind} samples per task")
         return self._with(tasks, *notes)
 
     def split(self, fraction: float, seed: int = 0) -> Stream:
@@ -134,7 +151,7 @@ class Stream:
         return self._with(tasks)
 
     def _with(self, tasks: Iterable[Task], *notes: str) -> Stream:
-        return Stream(self.name, tasks, shared_head=self.shared_head, notes=(*self.notes, *notes))
+        return Stream(self.name, tasks, shared_head=self.shared_head, notes=(*self._notes, *notes))
 
     def __len__(self) -> int:
         return len(self.tasks)
