@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import hypothesis
 import pytest
 import torch
+
+from tests.datasets.every_set import write_every_set
 
 torch.set_num_threads(1)
 
@@ -17,3 +21,9 @@ hypothesis.settings.load_profile("same-bits")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A little of every dataset: what the benchmarks of images need to be tried without any."""
+    return write_every_set(tmp_path_factory.mktemp("data"))

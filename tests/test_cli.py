@@ -71,7 +71,7 @@ def test_tables_fit_into_80_columns_untruncated(cuber, benchmark):
 
 def test_quiet_prints_the_figures_alone(cuber):
     _, out, _ = cuber("run", "--quiet", *QUICK)
-    assert [line.split()[0] for line in out.splitlines()] == ["ACC", "memory"]
+    assert [line.split()[0] for line in out.splitlines()] == ["ACC", "memory", "note:"]
 
 
 def test_one_task_has_no_backward_transfer(cuber):
@@ -140,6 +140,27 @@ def test_two_identical_runs_give_identical_results_apart_from_times(cuber, tmp_p
     assert results[0] == results[1]
 
 
+def test_options_of_the_papers_benchmarks_reach_the_run(cuber, tmp_path, data_dir):
+    small = ["--tasks", "1", "--epochs", "1", "--train-per-task", "12", "--test-per-task", "8"]
+    loop = ["--patience", "4", "--factor", "3", "--floor", "0.001", "--evaluation-batch-size", "5"]
+    where = ["--data-dir", str(data_dir), "--out", str(tmp_path)]
+    code, out, _ = cuber("run", "permuted-mnist", "--method", "gpm", "--protocol", "code", *small, *loop, *where)
+    assert code == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    training = result["training"]
+    chosen = [training[name] for name in ("patience", "factor", "floor", "evaluation_batch_size")]
+    assert chosen == [4, 3.0, 0.001, 5]
+    assert (result["tasks"][0]["train"], result["tasks"][0]["test"]) == (12, 8)
+    assert out.splitlines()[-1] == "note: " + "; ".join(result["notes"])
+    assert "only 1 of 10 tasks; only 12 training samples per task" in out
+
+
+def test_data_lists_the_datasets(cuber, data_dir):
+    code, out, _ = cuber("data", "--data-dir", str(data_dir))
+    assert code == 0
+    assert out.count("present") == 7
+
+
 # Mistakes
 
 
@@ -159,11 +180,13 @@ def test_two_identical_runs_give_identical_results_apart_from_times(cuber, tmp_p
         (["run", "--set", "lam=" + "9" * 400], "lam must be a number of at least 0, not 9999"),
         (["run", "--set", "lam=" + "-" * 20000 + "1"], "lam must be a number of at least 0"),
         (["run", "--set", "threshold={[]:1}"], "threshold must be a number from 0 to 1"),
-        (["run", "--set", "threshold={1:0.9}"], r"threshold has no value for layer 'backbone\.layers\.0' \(it names 1\)"),
+        (
+            ["run", "--set", "threshold={1:0.9}"],
+            r"threshold has no value for layer 'backbone\.layers\.0' \(it names 1\)",
+        ),
         (["run", "--set", "threshold=[[0.9],[0.8]]"], r"threshold must be a number from 0 to 1, not \[0\.9\]"),
         (["run", "--batch-size", "9" * 26], "batch_size must be a whole number of at least 1"),
         (["run", "--threads", "99999999999999"], "threads must be a whole number from 1 to 1024"),
-        (["run", "--out", "x" * 300], "cannot write to x+: File name too long"),
         (["run", "--set", "threshold=[0.9]"], "threshold has 1 values, but the model has 2 protected layers"),
         (["run", "--tasks", "6"], "overlap-digits has 5 tasks: choose 1 to 5, not 6"),
         (["run", "--tasks", "0"], "choose 1 to 5, not 0"),
@@ -174,7 +197,15 @@ def test_two_identical_runs_give_identical_results_apart_from_times(cuber, tmp_p
         (["run", "--lr", "nan"], "lr must be a number above 0, not nan"),
         (["run", "--seed", "-1"], "seed must be a whole number from 0"),
         (["run", "--seed", "99999999999999999999"], "seed must be a whole number from 0"),
-        (["run", "--threads", "0"], "threads must be a whole number of at least 1"),
+        (["run", "--patience", "-1"], "patience must be a whole number of at least 1, not -1"),
+        (["run", "--train-per-task", "0"], "train_per_task must be a whole number of at least 1"),
+        (["run", "--protocol", "papper"], r"there is no protocol .*'papper'; did you mean 'paper'\?"),
+        (["run", "five-datasets", "--order", "odd"], "there is no order 'odd'"),
+        (["run", "split-cifar100", "--mnist-twice"], "split-cifar100 has no option 'mnist_twice'"),
+        (["run", "split-cifar100", "--data-dir", "."], "cifar-100: .*is missing.*cuber data get cifar-100"),
+        (["data", "get", "minst"], r"there is no dataset 'minst'; did you mean 'mnist'\?"),
+        (["data", "fetch"], "fetch"),
+        (["run", "--threads", "0"], "threads must be a whole number from 1 to 1024"),
         (["run", "--lr", "1e30"], r"task 0 \('digits 0-3'\), epoch 1, step \d: the loss is (nan|inf)"),
         (["rum"], "'rum'.*[dD]id you mean 'run'"),
         (["run", "--sed", "1"], "--sed.*--seed"),
@@ -192,7 +223,7 @@ def test_a_mistake_is_answered_with_one_sentence(cuber, arguments, sentence, tmp
 
 def test_out_must_be_a_place_to_write_to(cuber, tmp_path):
     (tmp_path / "file").write_text("kept")
-    for out in (tmp_path / "file", tmp_path / "file" / "below", "/proc/none", ""):
+    for out in (tmp_path / "file", tmp_path / "file" / "below", "/proc/none", "x" * 300, ""):
         code, printed, err = cuber("run", "--out", str(out), *QUICK)
         assert (code, printed) == (2, "")
         assert re.fullmatch(r"cuber: (cannot write to|--out takes a directory).*\n", err)

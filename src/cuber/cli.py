@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cuber import data_cli
+from cuber.data_cli import DataDir
 from cuber.errors import CuberError
 from cuber.version import __version__
 
@@ -25,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_cli.app, name="data")
 
 
 @app.callback(invoke_without_command=True)
@@ -48,12 +51,28 @@ def run(
     epochs: Annotated[int | None, typer.Option(help="Passes over each task's training data.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per step.")] = None,
     lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Epochs without a better validation loss until lr is divided; 0: never.")
+    ] = None,
+    factor: Annotated[float | None, typer.Option(help="What lr is then divided by.")] = None,
+    floor: Annotated[float | None, typer.Option(help="The task is over when lr falls below this.")] = None,
+    evaluation_batch_size: Annotated[int | None, typer.Option(help="Samples at a time in tests.")] = None,
+    train_per_task: Annotated[int | None, typer.Option(help="At most so many training samples.")] = None,
+    test_per_task: Annotated[int | None, typer.Option(help="At most so many test samples.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="paper or code where the two differ; for the digits, usual or paper.")
+    ] = None,
+    order: Annotated[str | None, typer.Option(help="paper or code: the order of five-datasets' tasks.")] = None,
+    mnist_twice: Annotated[
+        bool, typer.Option("--mnist-twice", help="five-datasets with MNIST in the place of Fashion-MNIST.")
+    ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
     ] = None,
     out: Annotated[str | None, typer.Option(help="Write DIR/result.json.", metavar="DIR")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a result.json that is there already.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads for torch.")] = None,
+    data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the figures at the end.")] = False,
 ) -> None:
     """Learn a benchmark's tasks one after another, and show what became of the old ones."""
@@ -67,7 +86,26 @@ def run(
     from cuber.report import Bars, Lines, show_result, show_summary
 
     given = parse_settings(METHODS[method], settings or []) if method in METHODS else {}
-    experiment = Experiment(benchmark, method, seed, tasks, epochs, batch_size, lr, given, threads)
+    experiment = Experiment(
+        benchmark=benchmark,
+        method=method,
+        seed=seed,
+        tasks=tasks,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        settings=given,
+        threads=threads,
+        patience=patience,
+        factor=factor,
+        floor=floor,
+        evaluation_batch_size=evaluation_batch_size,
+        train_per_task=train_per_task,
+        test_per_task=test_per_task,
+        protocol=protocol,
+        options=({"order": order} if order else {}) | ({"mnist_twice": True} if mnist_twice else {}),
+        data_dir=data_dir,
+    )
     if quiet:
         result = run_experiment(experiment)
     else:

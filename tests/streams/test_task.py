@@ -180,6 +180,19 @@ def test_a_stream_is_a_sequence_of_tasks():
     assert "3 tasks, one shared head" in repr(stream)
 
 
+def test_a_stream_shrinks_and_says_so():
+    whole = Stream("s", [Task("a", GOOD, GOOD, GOOD), Task("b", GOOD, GOOD)], notes=["as found"])
+    small = whole.shrink(train=3, test=2)
+    assert [(len(task.train), len(task.test)) for task in small] == [(3, 2), (3, 2)]
+    assert len(small[0].validation) == 3  # in proportion
+    assert small.notes == ("as found", "only 3 training samples per task", "only 2 test samples per task")
+    assert small.first(1).notes[-1] == "only 1 of 2 tasks"
+    assert whole.first(2).shrink(train=6).notes == whole.split(0.5).notes == ("as found",)
+    assert whole.shrink(3, seed=1)[0].train.x.tolist() == whole.shrink(3, seed=1)[0].train.x.tolist()
+    with pytest.raises(CuberError, match="at least 1 test sample, not 0"):
+        whole.shrink(test=0)
+
+
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [

@@ -11,6 +11,18 @@ from torch import nn
 from cuber.streams import Stream
 from cuber.training import Training
 
+Settings = Mapping[str, Mapping[str, Any]]
+"""Method name -> its settings; "lr" among them is the method's own learning rate."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way of running a benchmark: what it changes of the benchmark's training, settings and stream."""
+
+    training: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -18,11 +30,21 @@ class Benchmark:
 
     name: str
     help: str
-    stream: Callable[[int], Stream]
-    """Seed -> stream."""
+    stream: Callable[..., Stream]
+    """Seed -> stream; takes ``data_dir`` too where there are ``datasets``, and what ``options`` names."""
     network: Callable[[Stream], nn.Module]
     training: Training
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Method name -> settings that differ from the method's own defaults."""
+    settings: Settings = field(default_factory=dict)
+    """What differs from the methods' own defaults; methods that are yet to come may be named too."""
     threads: int | None = None
     """For torch; None: as many as it likes."""
+    datasets: tuple[str, ...] = ()
+    """Names of what it reads from the data directory."""
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What may be chosen about its stream, and the values that there are."""
+    protocols: Mapping[str, Protocol] = field(default_factory=dict)
+    """By name, where there are several; the first is the usual one."""
+
+
+AGREED: Mapping[str, Protocol] = {"paper": Protocol(), "code": Protocol()}
+"""For benchmarks of the paper whose text and published code say the same."""

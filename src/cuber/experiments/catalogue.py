@@ -37,6 +37,8 @@ def _benchmark(benchmark: Benchmark) -> Entry:
     values = f"epochs {training.epochs}, batch size {training.batch_size}, lr {training.lr:g}"
     users: dict[tuple[str, str], list[str]] = {}
     for method, settings in benchmark.settings.items():
+        if method not in METHODS:
+            continue
         for name, value in settings.items():
             users.setdefault((name, str(value)), []).append(method)
     rows = [(name, value, "for " + ", ".join(methods)) for (name, value), methods in users.items()]

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuber.errors import CuberError, unknown
-from cuber.experiments.benchmark import Benchmark
+from cuber.experiments.benchmark import Benchmark, Protocol
 from cuber.experiments.presets import BENCHMARKS
 from cuber.methods import METHODS, Method
+from cuber.methods.settings import LARGEST, is_number, short
+from cuber.streams import Stream
 from cuber.training import Training, check_seed
+
+LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor", "evaluation_batch_size")
+"""Fields of an experiment that are settings of the training loop."""
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,17 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the method; they go before those of the benchmark."""
     threads: int | None = None
+    patience: int | None = None
+    """0: no early stopping."""
+    factor: float | None = None
+    floor: float | None = None
+    evaluation_batch_size: int | None = None
+    train_per_task: int | None = None
+    test_per_task: int | None = None
+    protocol: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the stream; they go before those of the protocol."""
+    data_dir: str | None = None
 
     def __post_init__(self) -> None:
         if self.benchmark not in BENCHMARKS:
@@ -35,8 +52,13 @@ class Experiment:
         if self.method not in METHODS:
             raise unknown("method", self.method, METHODS)
         check_seed(self.seed)
-        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
-            raise CuberError(f"threads must be a whole number of at least 1, not {self.threads!r}")
+        for name, most in (("threads", MOST_THREADS), ("train_per_task", LARGEST), ("test_per_task", LARGEST)):
+            value = getattr(self, name)
+            if value is not None and (not is_number(value, whole=True) or not 1 <= value <= most):
+                limits = f"from 1 to {most}" if most < LARGEST else "of at least 1"
+                raise CuberError(f"{name} must be a whole number {limits}, not {short(value)}")
+        self._check_options()
+        self._protocol()
         self.training()
 
     @property
@@ -51,10 +73,50 @@ class Experiment:
 
     def training(self) -> Training:
         """The benchmark's settings of the loop, with those given here in their place."""
-        given = {"epochs": self.epochs, "batch_size": self.batch_size, "lr": self.lr}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return dataclasses.replace(self.preset.training, **changes)
+        own = {"lr": self._presets()["lr"]} if "lr" in self._presets() else {}
+        given = {name: getattr(self, name) for name in LOOP if getattr(self, name) is not None}
+        if given.get("patience") == 0:
+            given["patience"] = None
+        return dataclasses.replace(self.preset.training, **{**self._protocol().training, **own, **given})
+
+    def notes(self) -> list[str]:
+        """What a result should say about the training: that it was cut short."""
+        epochs, usual = self.training().epochs, self.preset.training.epochs
+        return [f"only {epochs} of {usual} epochs"] if epochs < usual else []
 
     def method_settings(self) -> dict[str, Any]:
         """The benchmark's settings of the method, with those given here in their place."""
-        return {**self.preset.settings.get(self.method, {}), **self.settings}
+        return {**{name: value for name, value in self._presets().items() if name != "lr"}, **self.settings}
+
+    def stream(self) -> Stream:
+        """The benchmark's stream, as much of it as is wanted."""
+        where = {"data_dir": self.data_dir} if self.preset.datasets else {}
+        stream = self.preset.stream(self.seed, **where, **{**self._protocol().options, **self.options})
+        if self.tasks is not None:
+            stream = stream.first(self.tasks)
+        return stream.shrink(self.train_per_task, self.test_per_task, self.seed)
+
+    def _presets(self) -> dict[str, Any]:
+        """What benchmark and protocol have to say about the method."""
+        return {
+            **self.preset.settings.get(self.method, {}),
+            **self._protocol().settings.get(self.method, {}),
+        }
+
+    def _protocol(self) -> Protocol:
+        protocols = self.preset.protocols
+        if self.protocol is None:
+            return next(iter(protocols.values()), Protocol())
+        if not protocols:
+            raise CuberError(f"{self.benchmark} is not from the paper, so there is no protocol to choose")
+        if self.protocol not in protocols:
+            raise unknown("protocol", self.protocol, protocols)
+        return protocols[self.protocol]
+
+    def _check_options(self) -> None:
+        for name, value in self.options.items():
+            if name not in self.preset.options:
+                users = [other.name for other in BENCHMARKS.values() if name in other.options]
+                raise CuberError(f"{self.benchmark} has no option '{name}' ({', '.join(users) or 'no benchmark'} has)")
+            if value not in self.preset.options[name]:
+                raise unknown(name, str(value), map(str, self.preset.options[name]))

@@ -14,15 +14,15 @@ from cuber.training import Progress, Result, derive, learn, seeded
 
 def run(experiment: Experiment, progress: Progress | None = None) -> Result:
     """Build the stream, the network and the method, and learn; the seed decides all three."""
-    stream = experiment.preset.stream(experiment.seed)
-    if experiment.tasks is not None:
-        stream = stream.first(experiment.tasks)
+    stream = experiment.stream()
     with seeded(derive(experiment.seed, "network")):
         model = experiment.preset.network(stream)
     learner = experiment.method_class(model, **experiment.method_settings())
     training = dataclasses.asdict(experiment.training())
     with limited(experiment.threads or experiment.preset.threads):
-        return learn(learner, stream, seed=experiment.seed, progress=progress, **training)
+        result = learn(learner, stream, seed=experiment.seed, progress=progress, **training)
+    result.notes += experiment.notes()
+    return result
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Networks of the paper, and heads for anybody's."""
 
+from cuber.networks.alexnet import AlexNet5
 from cuber.networks.heads import MultiHead
 from cuber.networks.mlp import MLP
+from cuber.networks.resnet import ReducedResNet18
 
-__all__ = ["MLP", "MultiHead"]
+__all__ = ["MLP", "AlexNet5", "MultiHead", "ReducedResNet18"]

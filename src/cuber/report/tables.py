@@ -42,7 +42,7 @@ def show_summary(result: Result, console: Console) -> None:
 
 
 def summary(result: Result) -> list[Text]:
-    """ACC, BWT, forgetting and time in a line, memory in another."""
+    """ACC, BWT, forgetting and time in a line, memory in another, and what must be known of the data."""
     measured = figures(result.acc, result.bwt, result.forgetting)
     lines = [Text(f"{measured}  time {sum(result.seconds):.1f} s", style="bold")]
     bare = result.accuracy_bare
@@ -51,6 +51,8 @@ def summary(result: Result) -> list[Text]:
         lines.append(Text(f"{told}  with bare weights (nobody says which task it is)"))
     kinds = ", ".join(f"{kind} {amount(size)}" for kind, size in result.bytes[-1].items() if size)
     lines.append(Text(f"memory {amount(sum(result.bytes[-1].values()))}" + (f" ({kinds})" if kinds else "")))
+    if result.notes:
+        lines.append(Text(f"note: {'; '.join(result.notes)}", style="yellow"))
     return lines
 
 

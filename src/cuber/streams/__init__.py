@@ -1,19 +1,35 @@
 """Where tasks come from: ``Task`` and ``Stream``, and one file per family of benchmarks."""
 
 from cuber.streams.batching import FixedLoader, ShuffledLoader
+from cuber.streams.cifar100 import overlap_cifar100, split_cifar100
 from cuber.streams.digits import overlap_digits, permuted_digits, split_digits
+from cuber.streams.five_datasets import five_datasets
+from cuber.streams.images import ImagePart, Transform
+from cuber.streams.miniimagenet import split_miniimagenet
+from cuber.streams.own import stream_by_classes, stream_by_domains, stream_by_files
 from cuber.streams.parts import DatasetPart, Part, TensorPart
+from cuber.streams.permuted_mnist import permuted_mnist
 from cuber.streams.task import Stream, Task
 
 __all__ = [
     "DatasetPart",
     "FixedLoader",
+    "ImagePart",
     "Part",
     "ShuffledLoader",
     "Stream",
     "Task",
     "TensorPart",
+    "Transform",
+    "five_datasets",
+    "overlap_cifar100",
     "overlap_digits",
     "permuted_digits",
+    "permuted_mnist",
+    "split_cifar100",
     "split_digits",
+    "split_miniimagenet",
+    "stream_by_classes",
+    "stream_by_domains",
+    "stream_by_files",
 ]

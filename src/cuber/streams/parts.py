@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from cuber.errors import CuberError
+from cuber.streams.images import ImagePart
 
 Data = Any
 """What a part may be given as: ``(x, y)`` of tensors or arrays, a torch Dataset of such pairs, or a part."""
@@ -25,6 +26,11 @@ class TensorPart:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return tuple(self.x.shape[1:])
 
     def subset(self, indices: Tensor) -> TensorPart:
         """The samples at ``indices``, in that order."""
@@ -75,14 +81,14 @@ class DatasetPart:
         return for_network(x), y
 
 
-Part = TensorPart | DatasetPart
+Part = TensorPart | ImagePart | DatasetPart
 
 
 def as_part(data: Data, where: str) -> Part:
     """The part that ``data`` describes; ``where`` begins every complaint about it."""
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
-    if isinstance(data, TensorPart | DatasetPart):
+    if isinstance(data, Part):
         part: Part = data
     elif isinstance(data, Dataset):
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):

@@ -130,6 +130,7 @@ def _blank(learner: Method, stream: Stream, recipe: Recipe) -> Result:
             "threads": torch.get_num_threads(),
             "parameters": sum(parameter.numel() for parameter in learner.model.parameters()),
         },
+        notes=list(stream.notes),
     )
 
 

@@ -57,6 +57,8 @@ class Result:
     bytes: list[dict[str, int]] = field(default_factory=list)
     """What the method keeps after each task, by kind."""
     machine: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Why it may not be compared with others: what was left out, or is not as it should be."""
 
     @property
     def acc(self) -> float:

@@ -2,9 +2,15 @@
 
 from cuber.experiments.benchmark import Benchmark
 from cuber.experiments.presets.digits import OVERLAP_DIGITS, PERMUTED_DIGITS, SPLIT_DIGITS
+from cuber.experiments.presets.five_datasets import FIVE_DATASETS
+from cuber.experiments.presets.overlap_cifar100 import OVERLAP_CIFAR100
+from cuber.experiments.presets.permuted_mnist import PERMUTED_MNIST
+from cuber.experiments.presets.split_cifar100 import SPLIT_CIFAR100
+from cuber.experiments.presets.split_miniimagenet import SPLIT_MINIIMAGENET
 
-BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark for benchmark in (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS)
-}
+DIGITS = (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS)
+PAPER = (PERMUTED_MNIST, SPLIT_CIFAR100, OVERLAP_CIFAR100, FIVE_DATASETS, SPLIT_MINIIMAGENET)
+
+BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (*DIGITS, *PAPER)}
 
 __all__ = ["BENCHMARKS"]

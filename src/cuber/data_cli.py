@@ -1,0 +1,74 @@
+"""``cuber data``: thin; parse, call, print."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="What datasets are on disk, what is missing, where it goes.", rich_markup_mode=None)
+
+DataDir = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Where the datasets are; else CUBER_DATA, else the user's cache.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def data(context: typer.Context, data_dir: DataDir = None) -> None:
+    """List every dataset: present, incomplete or missing, its size, where it is looked for, its licence."""
+    context.obj = data_dir
+    if context.invoked_subcommand is None:
+        from rich.console import Console
+
+        from cuber import datasets
+        from cuber.report.data_listing import show_datasets
+
+        root = datasets.directory(data_dir)
+        show_datasets(datasets.statuses(root), root, Console())
+
+
+@app.command()
+def get(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which datasets; see cuber data.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Download datasets from their official places; what is already there and right is left alone."""
+    from rich.console import Console
+
+    from cuber import datasets
+    from cuber.report.data_listing import DownloadBar
+
+    console, root = Console(), datasets.directory(data_dir or context.obj)
+    for source in [datasets.find(name) for name in names]:
+        if datasets.is_whole(source.name, root):
+            console.print(f"{source.name}: already there", soft_wrap=True)
+            continue
+        bar = DownloadBar(source.name, console)
+        try:
+            paths = datasets.get(source, root, bar)
+        finally:
+            bar.close()
+        console.print(f"{source.name}: {', '.join(map(str, paths))}", soft_wrap=True, markup=False)
+        console.print(f"  licence: {source.licence}; please cite {source.citation}", soft_wrap=True, markup=False)
+
+
+@app.command()
+def check(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; else all there are.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Compare the files on disk with their official checksums; exit code 1 where one differs."""
+    from rich.console import Console
+
+    from cuber import datasets
+    from cuber.datasets.catalogue import MISSING
+    from cuber.report.data_listing import show_verdicts
+
+    root = datasets.directory(data_dir or context.obj)
+    there = [status.source.name for status in datasets.statuses(root) if status.state != MISSING]
+    results = [show_verdicts(name, datasets.check(name, root), Console()) for name in names or there]
+    if not names and not there:
+        print(f"there is no dataset in {root}")
+    raise typer.Exit(0 if all(results) else 1)

@@ -1,0 +1,148 @@
+"""Pickles of strangers: plain containers and plain arrays are read, everything else is refused.
+
+A pickle is a program. The ones here can call five functions, all below, none of which is numpy's own, whose arrays and
+dtypes accept a state that makes bytes into pointers. Checksums play no part: whoever changes a file can
+publish a new one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from cuber.datasets.source import DamagedError
+
+_NDARRAY = "numpy.ndarray"
+_KINDS = "biufSU"
+_LONG = 1 << 20
+
+
+def load_plain(file: BinaryIO) -> Any:
+    """What a pickle of containers, text, numbers and arrays holds; text of Python 2 comes as bytes."""
+    try:
+        return _finish(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
+    except (DamagedError, OSError):
+        raise
+    except Exception as error:  # bytes that are no pickle can fail in any of the unpickler's opcodes
+        raise DamagedError(f"is cut off or no pickle ({error})") from error
+
+
+class _LongReads:
+    """A file whose long strings come in one piece, without the pieces they are made of being held beside it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.readline = file.readline
+
+    def read(self, size: int) -> bytes | memoryview:
+        if size < _LONG:
+            return self.file.read(size)
+        whole = rest = np.empty(size, np.uint8).data  # takes memory only as it is filled: the size may be a lie
+        while rest and (count := self.file.readinto(rest[:_LONG])):  # type: ignore[attr-defined]
+            rest = rest[count:]
+        if rest:
+            raise DamagedError(f"is cut off or no pickle ({len(rest)} of {size} bytes are missing)")
+        return whole
+
+
+class _Unpickler(pickle._Unpickler):
+    # The one written in Python: the other holds long byte strings twice.
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("numpy", "ndarray"):
+            return _NDARRAY
+        function = _ADMITTED.get((module.replace("numpy._core", "numpy.core"), name))
+        if function is None:
+            raise DamagedError(
+                f"is refused: it asks for {module}.{name}, but these files hold only numbers, text, lists, "
+                "dictionaries and arrays, so somebody has tampered with it"
+            )
+        return _Call(function)
+
+
+class _Call:
+    """One admitted function, wrapped anew for each pickle: a pickle may set attributes of what it is given."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+class _Dtype:
+    """Stands for a numpy.dtype while the pickle is read."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        dtype = np.dtype(_text(name))
+        if dtype.kind not in _KINDS or dtype.fields is not None or dtype.subdtype is not None:
+            raise DamagedError(f"is refused: it holds an array of {dtype}, not of plain numbers")
+        self.dtype = dtype
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.dtype = np.dtype(_text(state[1]) + self.dtype.str[1:])
+
+
+class _Array:
+    """Stands for a numpy.ndarray while the pickle is read."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, *_: Any) -> None:
+        self.array: np.ndarray = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, raw = state
+        # The bytes are not copied: a set may be larger than the memory that is left.
+        self.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _scalar(dtype: _Dtype, raw: bytes) -> Any:
+    return np.frombuffer(raw, dtype.dtype)[0]
+
+
+def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
+    array = _Array()
+    array.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
+    return array
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """The way bytes are written in Python 3's pickles for Python 2."""
+    if encoding not in ("latin1", "latin-1"):
+        raise DamagedError(f"is refused: it asks for the codec {encoding}")
+    return text.encode("latin-1")
+
+
+_ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.multiarray", "scalar"): _scalar,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _finish(value: Any) -> Any:
+    """The same value with arrays where their stand-ins were."""
+    if isinstance(value, _Array):
+        return value.array
+    if isinstance(value, list):
+        return [_finish(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_finish(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _finish(item) for key, item in value.items()}
+    if isinstance(value, bytes | str | int | float | np.generic) or value is None:
+        return value
+    raise DamagedError(f"is refused: it holds a {type(value).__name__}")

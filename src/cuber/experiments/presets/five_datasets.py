@@ -1,0 +1,50 @@
+"""5-Datasets as the paper's authors ran it, and as their text has it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from cuber.experiments.benchmark import Benchmark, Protocol, Settings
+from cuber.networks import MultiHead, ReducedResNet18
+from cuber.streams import Stream, five_datasets
+from cuber.streams.five_datasets import ORDERS
+from cuber.training import Training
+
+BATCH = {"norm_statistics": "batch"}
+GPM = {**BATCH, "samples": 100, "threshold": 0.965, "threshold_step": 0.0}
+TRGP = {**GPM, "eps1": 0.5}
+CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
+
+PAPER: Settings = {
+    "ewc": {"lr": 0.03, "lam": 5000},
+    "hat": {"lr": 0.1, "smax": 400, "c": 0.75},
+    "agem": {"lr": 0.1, "memory": 3000},
+    "er": {"lr": 0.1, "memory": 3000},
+    "gpm": GPM,
+    "trgp": TRGP,
+    "cuber": CUBER,
+    "finetune": BATCH,
+}
+"""The paper's table of hyper-parameters; what it leaves open is as in its published code."""
+
+
+def resnet(stream: Stream) -> nn.Module:
+    """The reduced ResNet-18, its first stride 1, and a head for each task, without biases."""
+    backbone = ReducedResNet18(side=32, first_stride=1)
+    return MultiHead(backbone, backbone.features, [task.classes for task in stream], bias=False)
+
+
+FIVE_DATASETS = Benchmark(
+    name="five-datasets",
+    help="CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST, a head each",
+    stream=five_datasets,
+    network=resnet,
+    training=Training(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3),
+    settings=PAPER,
+    datasets=ORDERS["code"],
+    options={"order": tuple(ORDERS), "mnist_twice": (False, True)},
+    protocols={
+        "code": Protocol(),
+        "paper": Protocol(training={"patience": 6, "factor": 2.0, "floor": 1e-5}, options={"order": "paper"}),
+    },
+)

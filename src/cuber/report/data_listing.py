@@ -1,0 +1,97 @@
+"""The datasets, printed: what is there, what is not, where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+from cuber.datasets import Status, Verdict
+from cuber.datasets.catalogue import INCOMPLETE, MISSING, PRESENT, RIGHT, UNKNOWN, WRONG
+
+COLOURS = {PRESENT: "green", INCOMPLETE: "yellow", MISSING: "red", RIGHT: "green", WRONG: "red", UNKNOWN: "yellow"}
+
+
+def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> None:
+    """Print one row for each set, and below it what is missing; places are given below the data directory."""
+    console.print(Text(f"in {root}  (another: --data-dir or CUBER_DATA)", style="dim"), soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("set", "state", "size", "where", "licence"):
+        table.add_column(heading, overflow="fold")
+    for status in statuses:
+        source = status.source
+        size = status.size or source.size
+        where = Text(_below(root, status.places[0]))
+        if status.missing:
+            more = f" and {len(status.missing) - 1} more" if len(status.missing) > 1 else ""
+            where.append(f"\nlacks {_below(root, status.missing[0])}{more}", style="dim")
+        if status.state == MISSING:
+            hint = f"cuber data get {source.name}" if source.downloads else "see cuber data get " + source.name
+            where.append(f"\n{hint}", style="dim")
+        state = Text(status.state, style=COLOURS[status.state])
+        if status.layout:
+            state.append(f"\n{status.layout}", style="dim")
+        table.add_row(Text(source.name, style="bold"), state, megabytes(size), where, Text(source.licence))
+    console.print(table)
+
+
+def show_verdicts(name: str, verdicts: Iterable[Verdict], console: Console) -> bool:
+    """Print each file's verdict as it comes, those without a checksum as a number; whether all is well."""
+    unknown, all_right = 0, True
+    for verdict in verdicts:
+        if verdict.state == UNKNOWN:
+            unknown += 1
+            continue
+        all_right = all_right and verdict.state == RIGHT
+        line = Text.assemble(f"{name}  ", (verdict.state, COLOURS[verdict.state]), f"  {verdict.path}")
+        if verdict.state == WRONG:
+            line.append(f"  (md5 {verdict.actual}, official {verdict.expected})")
+        console.print(line, soft_wrap=True)
+    if unknown:
+        console.print(Text(f"{name}  {unknown:,} files that have no official checksum", style="dim"), soft_wrap=True)
+    return all_right
+
+
+def _below(root: Path, path: Path) -> str:
+    return str(path.relative_to(root)) + "/" * path.is_dir()
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes in the unit people count downloads in; a dash for none.
+
+    >>> megabytes(169_001_437)
+    '169 MB'
+    """
+    return f"{max(1, round(size / 1e6))} MB" if size else "-"
+
+
+class DownloadBar:
+    """The progress bar that pooch moves."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self.progress = Progress(*columns, console=console, transient=True)
+        self.task = self.progress.add_task(name, total=None)
+
+    @property
+    def total(self) -> int:
+        return int(self.progress.tasks[self.task].total or 0)
+
+    @total.setter
+    def total(self, total: int) -> None:
+        # A new total is a new file, or a new attempt at it.
+        self.progress.reset(self.task, total=total or None)
+        self.progress.start()
+
+    def update(self, count: int) -> None:
+        self.progress.update(self.task, advance=count)
+
+    def reset(self) -> None:
+        self.progress.update(self.task, completed=0)
+
+    def close(self) -> None:
+        self.progress.stop()

@@ -1,0 +1,129 @@
+"""A pickle gets numbers, text, containers and arrays out, and nothing done."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import os
+import pickle
+import struct
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuber.datasets.source import DamagedError
+from cuber.datasets.unpickle import load_plain
+from tests.datasets import files
+
+
+def load(content: bytes) -> Any:
+    return load_plain(io.BytesIO(content))
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(min_size=1),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(plain, st.integers(2, pickle.HIGHEST_PROTOCOL))
+def test_plain_values_come_back(value: Any, protocol: int) -> None:
+    assert load(pickle.dumps(value, protocol)) == value
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("dtype", ["u1", "<i8", ">i4", "f4", "?", "S3", "U2"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_come_back(protocol: int, dtype: str, order: Any) -> None:
+    array = np.asarray(np.arange(12).reshape(3, 4).astype(dtype), order=order)
+    back = load(pickle.dumps({"array": array, "list": [array, 1], "tuple": (array,)}, protocol))
+    for same in (back["array"], back["list"][0], back["tuple"][0]):
+        np.testing.assert_array_equal(same, array)
+        assert same.dtype == array.dtype
+    assert load(pickle.dumps([np.int64(7), np.float32(0.5)], protocol)) == [7, 0.5]
+
+
+def test_python_2() -> None:
+    images = files.channels_first(files.pictures(2, 32, 32, 3))
+    back = load(files.python2_pickle({"data": images, "labels": [3, 4]}))
+    np.testing.assert_array_equal(back[b"data"], images)
+    assert back[b"labels"] == [3, 4]
+
+
+class Calls:
+    """Pickles as a call."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(
+    "evil",
+    [
+        Calls(os.system, "exit 3"),
+        Calls(builtins.eval, "1"),
+        Calls(builtins.getattr, "", "join"),
+        Calls(subprocess.Popen, ["true"]),
+        Calls(np.load, "x"),
+        Calls(np.frombuffer, b"x"),
+        Calls(bytearray, 10),
+        np.array([1, "x", None], dtype=object),
+        np.zeros(2, dtype=[("a", "u1")]),
+        np.datetime64("2020-01-01"),
+        {1, 2},
+        range(3),
+        DamagedError("mine"),
+    ],
+)
+def test_everything_else_is_refused(evil: Any, protocol: int) -> None:
+    with pytest.raises(DamagedError, match=r"is refused|no pickle"):
+        load(pickle.dumps({"data": [evil]}, protocol))
+
+
+def test_refusal_names_what_was_asked_for() -> None:
+    with pytest.raises(DamagedError, match=r"is refused: it asks for (posix|nt)\.system, .* tampered"):
+        load(pickle.dumps(Calls(os.system, "true")))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R.",  # another codec
+        b"\x80\x02cnumpy\ndtype\nX\x01\x00\x00\x00O\x85R.",  # a dtype of objects
+        b"\x80\x02cnumpy\ndtype\n.",  # a function as a value
+        b"\x80\x02cnumpy\ndtype\n}X\x08\x00\x00\x00functionK\x01sb.",  # a state for a function
+        b"\x80\x02Qprobe.",  # a persistent identifier
+        b"\x80\x02\x82\x01.",  # an extension code
+        b"\x80\x02](h\x00e.",  # a list that holds itself, badly
+        b"\x80\x02]q\x00(h\x00e.",  # a list that holds itself
+        b"\x80\x02X\xff\xff\xff\x7f.",  # a text of two gigabytes, but for the gigabytes
+    ],
+)
+def test_crafted(content: bytes) -> None:
+    with pytest.raises(DamagedError):
+        load(content)
+
+
+def test_an_array_cannot_promise_more_than_it_brings() -> None:
+    whole = files.python2_pickle({"data": np.zeros((2, 2), np.uint8)})
+    size = b"J" + struct.pack("<i", 2)
+    with pytest.raises(DamagedError, match="cannot reshape"):
+        load(whole.replace(size, b"J" + struct.pack("<i", 1 << 30), 1))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=60))
+def test_noise_is_refused_or_plain(noise: bytes) -> None:
+    with contextlib.suppress(DamagedError):
+        load(b"\x80\x02" + noise)

@@ -1,0 +1,156 @@
+"""The presets of the paper's benchmarks against its table of hyper-parameters and the protocols."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cuber import CuberError
+from cuber.experiments import BENCHMARKS, Experiment, run
+from cuber.methods import METHODS
+from cuber.training.checks import check_fit
+
+PAPER = ["permuted-mnist", "split-cifar100", "overlap-cifar100", "five-datasets", "split-miniimagenet"]
+CIFAR, FIVE, MINI = "split-cifar100", "five-datasets", "split-miniimagenet"
+
+# The table, row by row: the learning rate, n, the threshold and what it grows by.
+SUBSPACES = {
+    "permuted-mnist": (0.01, 300, [0.95, 0.99, 0.99], 0.0),
+    CIFAR: (0.01, [24, 100, 100, 125, 125], 0.97, 0.003),
+    "overlap-cifar100": (0.01, [24, 100, 100, 125, 125], 0.97, 0.003),
+    FIVE: (0.1, 100, 0.965, 0.0),
+    MINI: (0.1, 100, 0.985, 0.003),
+}
+OTHERS = {
+    ("owm", CIFAR): {"lr": 0.01},
+    ("owm", "permuted-mnist"): {"lr": 0.3},
+    ("ewc", CIFAR): {"lr": 0.05, "lam": 5000},
+    ("ewc", MINI): {"lr": 0.03, "lam": 5000},
+    ("ewc", FIVE): {"lr": 0.03, "lam": 5000},
+    ("ewc", "permuted-mnist"): {"lr": 0.03, "lam": 1000},
+    ("hat", CIFAR): {"lr": 0.05, "smax": 400, "c": 0.75},
+    ("hat", MINI): {"lr": 0.03, "smax": 400, "c": 0.75},
+    ("hat", FIVE): {"lr": 0.1, "smax": 400, "c": 0.75},
+    **{
+        (method, name): {"lr": lr, "memory": memory}
+        for method in ("agem", "er")
+        for name, lr, memory in (
+            (CIFAR, 0.05, 2000),
+            (MINI, 0.1, 500),
+            (FIVE, 0.1, 3000),
+            ("permuted-mnist", 0.1, 1000),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_table_of_the_subspace_methods(name: str) -> None:
+    lr, samples, threshold, step = SUBSPACES[name]
+    for method in ("gpm", "trgp", "cuber"):
+        experiment = Experiment(name, method, protocol="paper")
+        settings = experiment.method_settings()
+        assert (settings["samples"], settings["threshold"], settings["threshold_step"]) == (samples, threshold, step)
+        assert experiment.training().lr == lr
+        assert settings.get("eps1", 0.5) == 0.5
+        assert settings.get("norm_statistics", "task") == ("task" if name == "permuted-mnist" else "batch")
+    assert (settings["eps1"], settings["eps2"], settings["lam"], settings["penalty"]) == (0.5, 0.0, 1.0, "norm")
+
+
+def test_table_of_the_other_methods() -> None:
+    for name in PAPER:
+        recorded = {m: s for m, s in BENCHMARKS[name].settings.items() if m not in ("gpm", "trgp", "cuber", "finetune")}
+        row = CIFAR if name == "overlap-cifar100" else name
+        assert recorded == {method: values for (method, where), values in OTHERS.items() if where == row}
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "batch", "code", "paper"),
+    [
+        ("permuted-mnist", 5, 10, (None, 2.0, 1e-5), (None, 2.0, 1e-5)),
+        (CIFAR, 200, 64, (6, 2.0, 1e-5), (6, 2.0, 1e-5)),
+        ("overlap-cifar100", 200, 64, (6, 2.0, 1e-5), (6, 2.0, 1e-5)),
+        (FIVE, 100, 64, (5, 3.0, 1e-3), (6, 2.0, 1e-5)),
+        (MINI, 100, 64, (5, 3.0, 1e-3), (6, 2.0, 1e-5)),
+    ],
+)
+def test_schedules(name, epochs, batch, code, paper) -> None:
+    for protocol, expected in ((None, code), ("code", code), ("paper", paper)):
+        training = Experiment(name, protocol=protocol).training()
+        assert (training.epochs, training.batch_size) == (epochs, batch)
+        assert (training.patience, training.factor, training.floor) == expected
+    assert Experiment(MINI).method_settings()["threshold_step"] == 0.0
+
+
+def test_everything_can_be_overridden() -> None:
+    given = {"epochs": 3, "batch_size": 7, "lr": 0.5, "patience": 2, "factor": 4.0, "floor": 0.01}
+    training = Experiment(FIVE, protocol="paper", evaluation_batch_size=9, **given).training()
+    assert dataclasses.asdict(training) == {**given, "evaluation_batch_size": 9}
+    assert Experiment(CIFAR, patience=0).training().patience is None
+
+
+def test_a_learning_rate_of_the_methods_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = dataclasses.replace(BENCHMARKS[CIFAR], settings={"finetune": {"lr": 0.05, "norm_statistics": "batch"}})
+    monkeypatch.setitem(BENCHMARKS, CIFAR, own)
+    assert Experiment(CIFAR, "finetune").training().lr == 0.05
+    assert Experiment(CIFAR, "finetune", lr=0.2).training().lr == 0.2
+    assert Experiment(CIFAR, "finetune").method_settings() == {"norm_statistics": "batch"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"benchmark": "split-digits", "protocol": "code"}, "there is no protocol"),
+        ({"benchmark": FIVE, "protocol": "text"}, "there is no protocol 'text'"),
+        (
+            {"benchmark": CIFAR, "options": {"mnist_twice": True}},
+            "has no option 'mnist_twice' .five-datasets has",
+        ),
+        ({"benchmark": FIVE, "options": {"order": "odd"}}, "there is no order 'odd'"),
+        ({"train_per_task": 0}, "train_per_task must be a whole number of at least 1"),
+        ({"benchmark": CIFAR, "patience": -1}, "patience must be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(wrong, sentence) -> None:
+    with pytest.raises(CuberError, match=sentence):
+        Experiment(**wrong)
+
+
+@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("method", METHODS)
+def test_stream_network_and_settings_go_together(name: str, method: str, data_dir: Path) -> None:
+    experiment = Experiment(name, method, data_dir=str(data_dir), tasks=2)
+    stream = experiment.stream()
+    assert stream.name == name
+    learner = experiment.method_class(experiment.preset.network(stream), **experiment.method_settings())
+    check_fit(learner, stream)
+    for setting in {"samples", "threshold"} & experiment.method_settings().keys():
+        value = experiment.method_settings()[setting]
+        assert not isinstance(value, list) or len(value) == len(learner.layers)
+
+
+@pytest.mark.parametrize("name", ["permuted-mnist", CIFAR, FIVE, MINI])
+def test_learning_a_little_of_each(name: str, data_dir: Path) -> None:
+    count = 1 if name == MINI else 2  # large images take their time
+    small = {"tasks": count, "epochs": 1, "train_per_task": 12, "test_per_task": 10}
+    result = run(Experiment(name, data_dir=str(data_dir), threads=1, **small))
+    assert [(task["train"], task["test"]) for task in result.tasks] == [(12, 5 if name == MINI else 10)] * count
+    whole = BENCHMARKS[name].training.epochs
+    assert f"only 1 of {whole} epochs" in result.notes
+    assert "only 12 training samples per task" in result.notes
+    assert any(note.startswith(f"only {count} of ") for note in result.notes)
+
+
+def test_whole_streams_have_nothing_to_tell() -> None:
+    result = run(Experiment("split-digits", "finetune", train_per_task=100_000, tasks=5))
+    assert result.notes == []
+    shrunk = run(Experiment("split-digits", "finetune", tasks=1, train_per_task=50, test_per_task=20, epochs=2))
+    assert shrunk.notes == [
+        "only 1 of 5 tasks",
+        "only 50 training samples per task",
+        "only 20 test samples per task",
+        "only 2 of 10 epochs",
+    ]
+    assert shrunk.to_dict()["notes"] == shrunk.notes

@@ -1,0 +1,56 @@
+"""What holds for the paper's streams, whether made of real files or of small ones."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+
+from cuber import Stream, Task
+from cuber.streams import ImagePart
+
+OVERLAP = [(0, 9), (5, 14), (10, 19), (20, 29), (25, 34), (30, 39), (40, 49)]
+FIVE = ["cifar-10", "mnist", "svhn", "fashion-mnist", "notmnist"]
+
+
+def parts(task: Task) -> list[ImagePart]:
+    found = [task.train, task.validation, task.test]
+    assert all(isinstance(part, ImagePart) for part in found)
+    return found  # type: ignore[return-value]
+
+
+def classes_of(part: ImagePart, labels: np.ndarray) -> list[int]:
+    """Which class of the set each label of the part stands for; fails unless it is always the same one."""
+    truth, own = labels[part.rows.numpy()], part.y.numpy()
+    found = [set(truth[own == label].tolist()) for label in range(own.max() + 1)]
+    assert all(len(classes) == 1 for classes in found)
+    return [classes.pop() for classes in found]
+
+
+def check_rows(stream: Stream) -> None:
+    """Training and validation share no image, and every image is there once."""
+    for task in stream:
+        train, validation, test = parts(task)
+        rows = np.concatenate([train.rows, validation.rows])
+        assert len(set(rows.tolist())) == len(rows)
+        assert len(set(test.rows.tolist())) == len(test)
+        assert np.shares_memory(train.images, validation.images)
+
+
+def check_no_leak(stream: Stream) -> None:
+    """No image is in both train and test of a task, not even as another file."""
+    for task in stream:
+        train, validation, test = parts(task)
+        seen = {train.images[row].tobytes() for row in np.concatenate([train.rows, validation.rows])}
+        assert not [row for row in test.rows.tolist() if test.images[row].tobytes() in seen], task.name
+
+
+def check_mixed(stream: Stream) -> None:
+    """A batch of test images has many classes: with batch statistics, those of one class would be no good."""
+    for task in stream:
+        assert len(task.test.y[:40].unique()) > task.classes // 2
+
+
+def check_different(tasks: list[Task]) -> None:
+    for one, other in combinations(tasks, 2):
+        assert not np.array_equal(one.train.images[:20], other.train.images[:20])  # type: ignore[union-attr]

@@ -1,0 +1,70 @@
+"""Streams of one's own images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cuber import CuberError, datasets
+from cuber.streams import stream_by_classes, stream_by_domains, stream_by_files
+from tests.datasets import files
+from tests.streams.paper import check_no_leak, check_rows, classes_of
+
+
+def made(classes: int = 5, per_class: int = 10, seed: int = 0, names: str = "pqrst") -> datasets.Dataset:
+    images = files.pictures(classes * per_class, 8, 8, 3, seed=seed)
+    return datasets.read_items([(image, names[k % classes]) for k, image in enumerate(images)], side=8, name="made")
+
+
+def test_by_classes() -> None:
+    dataset = made()
+    stream = stream_by_classes(dataset, 2, held_out=0.25)
+    assert [task.name for task in stream] == ["p, q", "r, s", "t"]
+    assert [task.classes for task in stream] == [2, 2, 1]
+    assert [classes_of(task.train, dataset.train_labels) for task in stream] == [[0, 1], [2, 3], [4]]
+    check_rows(stream)
+    check_no_leak(stream)
+    assert not stream.shared_head
+    assert stream_by_classes(dataset, 5)[0].validation is None
+    orders = {tuple(t.name for t in stream_by_classes(dataset, 1, shuffle=True, seed=seed)) for seed in range(3)}
+    assert len(orders) == 3
+    with pytest.raises(CuberError, match="at least 1 class"):
+        stream_by_classes(dataset, 0)
+
+
+def test_by_domains() -> None:
+    domains = {"first": made(seed=1), "second": made(seed=2)}
+    stream = stream_by_domains(domains)
+    assert stream.shared_head
+    assert [task.name for task in stream] == ["first", "second"]
+    for task, dataset in zip(stream, domains.values(), strict=True):
+        assert np.shares_memory(task.train.images, dataset.train_images)
+        assert task.train.transform.mean == dataset.mean
+    other = {"first": made(seed=1), "second": made(seed=2, names="pqrsu")}
+    with pytest.raises(CuberError, match="second has other classes than first, first 't'"):
+        stream_by_domains(other)
+    assert len(stream_by_domains(other, shared_head=False)) == 2
+    with pytest.raises(CuberError, match="has no tasks"):
+        stream_by_domains({})
+
+
+def test_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBER_CACHE", str(tmp_path / "cache"))
+    for number, image in enumerate(files.pictures(8, 8, 8, 3)):
+        files.write_image(tmp_path / f"{number}.png", image)
+    files.write_csv(tmp_path / "one.csv", [("0.png", "cat"), ("1.png", "dog"), ("2.png", "dog")])
+    files.write_csv(tmp_path / "two.csv", [("3.png", "cow"), ("4.png", "hen"), ("5.png", "owl")])
+    files.write_csv(tmp_path / "test1.csv", [("6.png", "dog")])
+    files.write_csv(tmp_path / "test2.csv", [("7.png", "owl")])
+    lists = {
+        "pets": (tmp_path / "one.csv", tmp_path / "test1.csv"),
+        "farm": (tmp_path / "two.csv", tmp_path / "test2.csv"),
+    }
+    stream = stream_by_files(lists, side=8)
+    assert [(task.name, task.classes, len(task.train), len(task.test)) for task in stream] == [
+        ("pets", 2, 3, 1),
+        ("farm", 3, 3, 1),
+    ]
+    assert [task.test.y.tolist() for task in stream] == [[1], [2]]
