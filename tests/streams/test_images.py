@@ -72,7 +72,7 @@ def test_nothing_is_copied_until_a_batch_is_asked_for(tmp_path) -> None:
     for piece in (split.train, split.validation, split.test):
         assert isinstance(piece, ImagePart)
         assert np.shares_memory(piece.images, mapped)
-    assert [len(split.train), len(split.validation), len(split.test)] == [4, 1, 1]
+    assert [len(split.train), len(split.validation), len(split.test)] == [4, 3, 1]  # one of each class to validate
     ((x, y),) = FixedLoader(part.subset(torch.tensor([3, 1])), 8)
     np.testing.assert_array_equal(x, Transform(MEAN, STD)(COLOUR[[3, 1]]))
     assert y.tolist() == [0, 1]

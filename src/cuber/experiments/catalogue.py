@@ -35,6 +35,10 @@ def methods() -> list[Entry]:
 def _benchmark(benchmark: Benchmark) -> Entry:
     training = benchmark.training
     values = f"epochs {training.epochs}, batch size {training.batch_size}, lr {training.lr:g}"
+    if training.patience is not None:
+        values += f" / {training.factor:g} after {training.patience} epochs without gain, down to {training.floor:g}"
+    if benchmark.datasets:
+        values += f"; needs {', '.join(benchmark.datasets)}"
     users: dict[tuple[str, str], list[str]] = {}
     for method, settings in benchmark.settings.items():
         if method not in METHODS:

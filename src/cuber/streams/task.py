@@ -51,7 +51,7 @@ class Task:
         return self._with(train, self.test, validation)
 
     def shrink(self, train: int | None, test: int | None, generator: torch.Generator) -> Task:
-        """The same task with at most so many random samples for training and testing, and as much less to validate."""
+        """The same task with at most so many random samples; as much less to validate with, but one per class."""
 
         def some(part: Part, count: int | None) -> Part:
             if count is None or count >= len(part):
