@@ -258,7 +258,7 @@ def test_interrupted(tmp_path):
     running = process("run", "permuted-digits", "--epochs", "3", "--out", str(tmp_path / "new"))
     assert running.stdout.readline().startswith("task 0")  # nine more to come
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=300)
     assert running.returncode == 130
     assert err == "cuber: interrupted\n"
     assert not (tmp_path / "new").exists()
