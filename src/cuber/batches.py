@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -71,3 +71,11 @@ def take(loader: Iterable[Batch], count: int) -> list[Batch]:
     if not taken:
         raise CuberError("the loader yields no batch: give begin_task and end_task the task's training data")
     return taken
+
+
+def check_loader(loader: object, verb: str) -> None:
+    """Raise a sentence unless a loader can be read again and again."""
+    if isinstance(loader, Iterator):
+        raise CuberError(f"{verb}: this loader can be read only once (a generator); give a DataLoader or a list")
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise CuberError(f"{verb} takes the task's training data as a loader, not a {type(loader).__name__}")

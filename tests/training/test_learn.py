@@ -91,8 +91,8 @@ def test_cuber_that_never_lets_change_follows_trgp_to_the_bit(build, patience):
 
 def test_what_a_method_draws_and_looks_at_changes_no_training():
     class Curious(cuber.FineTune):
-        def begin_task(self, loader, loss_fn=None):
-            super().begin_task(loader, loss_fn)
+        def begin_task(self, loader, loss_fn=None, **options):
+            super().begin_task(loader, loss_fn, **options)
             assert [x.tolist() for x, _ in loader] == [x.tolist() for x, _ in loader]
             torch.rand(5), np.random.rand(), random.random()
 

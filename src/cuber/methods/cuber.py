@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from cuber.batches import Batch
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer
-from cuber.methods.method import nbytes
 from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
 from cuber.subspace import BACKWARD_TRANSFER, Gram, PrunedGradient, energy_weights, norm_penalty, squared_penalty
@@ -164,7 +163,7 @@ class CUBER(TRGP):
         gradients = (gradient for by_layer in self.gradients for gradient in by_layer.values())
         energies = (weights for by_layer in self.energies for weights in by_layer.values())
         return {
-            "gradients": sum(nbytes(g.indices) + nbytes(g.values) + 8 for g in gradients),
-            "energies": sum(map(nbytes, energies)),
+            "gradients": sum(g.indices.nbytes + g.values.nbytes + 8 for g in gradients),
+            "energies": sum(tensor.nbytes for tensor in energies),
             **super().memory_bytes(),
         }

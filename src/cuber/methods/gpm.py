@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from cuber import batches
 from cuber.batches import Batch
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import ProtectedLayer, evaluation_mode, observed
 from cuber.methods.layerwise import LayerwiseMethod
-from cuber.methods.method import nbytes
 from cuber.methods.settings import PerLayer, for_layer, setting
 from cuber.subspace import BACKWARD_TRANSFER, Gram, Pool, Projector, Regime
 
@@ -90,15 +89,6 @@ class GPM(LayerwiseMethod):
         self._steps += 1
         if self._steps % STEPS_TO_SETTLE == 0 or not self._steps_straight(optimizer):
             self._settle()
-
-    def _steps_straight(self, optimizer: Optimizer) -> bool:
-        """Whether a step goes where the gradient points: not with momentum, decay, preconditioning or several rates."""
-        if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
-            return False
-        (group,) = optimizer.param_groups
-        held = set(map(id, group["params"]))
-        whole = all(len({id(p) in held for p in layer.parameters}) == 1 for layer in self.layers.values())
-        return whole and not group["momentum"] and not group["weight_decay"]
 
     def end_epoch(self) -> None:
         super().end_epoch()
@@ -230,7 +220,7 @@ class GPM(LayerwiseMethod):
             self._references[name] = reference.to(self.device)
 
     def memory_bytes(self) -> dict[str, int]:
-        bases = sum(nbytes(pool.basis) + nbytes(pool.owners) for pool in self.memory.values())
+        bases = sum(pool.basis.nbytes + pool.owners.nbytes for pool in self.memory.values())
         return {"bases": bases, **super().memory_bytes()}
 
     def _describe(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from cuber import batches
 from cuber.batches import Batch
@@ -84,6 +84,15 @@ class LayerwiseMethod(Method):
         for layer in self.layers.values():
             if any(id(p) in held and p.grad is not None for p in layer.parameters):
                 yield layer
+
+    def _steps_straight(self, optimizer: Optimizer) -> bool:
+        """Whether a step goes where the gradient points: not with momentum, decay, preconditioning or several rates."""
+        if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
+            return False
+        (group,) = optimizer.param_groups
+        held = set(map(id, group["params"]))
+        whole = all(len({id(p) in held for p in layer.parameters}) == 1 for layer in self.layers.values())
+        return whole and not group["momentum"] and not group["weight_decay"]
 
     def _freeze(self) -> None:
         self._freezer.thaw()

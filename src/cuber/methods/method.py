@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +55,8 @@ class Method:
         self.task: int | None = None
         """The task being learnt; None between tasks."""
         self.epoch = 0
+        self.steps_per_epoch: int | None = None
+        """In the present task; None where nobody can know."""
         self.statistics: list[Statistics] = []
         self._shown: int | None = None
         self._sample: list[Batch] = []
@@ -66,16 +68,22 @@ class Method:
 
     # The moments of training
 
-    def begin_task(self, loader: Iterable[Batch], loss_fn: LossFunction | None = None) -> None:
-        """Before the first step of a task; ``loss_fn(output, target)`` is a mean over the batch."""
+    def begin_task(
+        self, loader: Iterable[Batch], loss_fn: LossFunction | None = None, *, steps: int | None = None
+    ) -> None:
+        """Before the first step of a task; ``loss_fn(output, target)`` is a mean over the batch.
+
+        ``steps`` is the number of steps in an epoch, where it is another than the number of batches in ``loader``.
+        """
         self._require_attached("begin_task")
-        _check_loader(loader, "begin_task")
+        batches.check_loader(loader, "begin_task")
         if self.task is not None:
             raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
         if loss_fn is None and self.forward is None:
             raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
         self._sample = batches.take(loader, self.sample_size)
         self._loss_fn = loss_fn
+        self.steps_per_epoch = len(loader) if steps is None and isinstance(loader, Sized) else steps
         self._normalization = Normalization(self.model, self.norm_statistics)
         shown, statistics = self._shown, self._normalization.statistics()
         try:
@@ -123,7 +131,7 @@ class Method:
         """After the last step of a task, with the weights that are to be kept."""
         self._require_task("end_task")
         self._require_attached("end_task")
-        _check_loader(loader, "end_task")
+        batches.check_loader(loader, "end_task")
         if not self._wrapped:
             raise CuberError(
                 "end_task: no optimizer was wrapped in this task, so nothing was protected; "
@@ -192,6 +200,7 @@ class Method:
             "statistics": [dict(statistics) for statistics in self.statistics],
             "task": self.task,
             "epoch": self.epoch,
+            "steps_per_epoch": self.steps_per_epoch,
             "sample": self._sample,
         }
 
@@ -214,6 +223,7 @@ class Method:
         self._leave_task()
         self._freezer.thaw()
         self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
+        self.steps_per_epoch = state["steps_per_epoch"]
         self.statistics = [dict(statistics) for statistics in state["statistics"]]
         self._sample = state["sample"]
         self._restore(state)
@@ -228,8 +238,8 @@ class Method:
 
     def memory_bytes(self) -> dict[str, int]:
         """The bytes kept between tasks, by kind."""
-        heads = sum(nbytes(head) for multi in heads_of(self.model) for head in multi.heads[: self.tasks].parameters())
-        statistics = sum(nbytes(tensor) for kept in self.statistics for tensor in kept.values())
+        heads = sum(head.nbytes for multi in heads_of(self.model) for head in multi.heads[: self.tasks].parameters())
+        statistics = sum(tensor.nbytes for kept in self.statistics for tensor in kept.values())
         return {"heads": heads, "statistics": statistics}
 
     def __repr__(self) -> str:
@@ -385,16 +395,3 @@ class Method:
             raise CuberError(
                 f"task {self.tasks}: the model and the loss cannot take the loader's {which}: {reason}"
             ) from error
-
-
-def _check_loader(loader: object, verb: str) -> None:
-    """Raise unless a loader can be read again and again; warn where its first samples may not stand for all."""
-    if isinstance(loader, Iterator):
-        raise CuberError(f"{verb}: this loader can be read only once (a generator); give a DataLoader or a list")
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise CuberError(f"{verb} takes the task's training data as a loader, not a {type(loader).__name__}")
-
-
-def nbytes(tensor: Tensor) -> int:
-    """The size of a tensor in memory."""
-    return tensor.numel() * tensor.element_size()

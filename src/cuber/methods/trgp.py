@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from cuber.batches import Batch
 from cuber.errors import CuberError
 from cuber.methods.gpm import GPM, Regimes
-from cuber.methods.method import nbytes
 from cuber.methods.settings import setting
 from cuber.subspace import NO_FORGETTING, Regime, Scaling, decide_regimes, projection_ratios
 
@@ -150,4 +149,4 @@ class TRGP(GPM):
 
     def memory_bytes(self) -> dict[str, int]:
         matrices = (a for by_layer in self.scalings for by_task in by_layer.values() for a in by_task.values())
-        return {"scalings": sum(map(nbytes, matrices)), **super().memory_bytes()}
+        return {"scalings": sum(tensor.nbytes for tensor in matrices), **super().memory_bytes()}

@@ -57,18 +57,18 @@ class Trainer:
 
     def train(self) -> list[Epoch]:
         """Learn the task; its epochs."""
+        order = torch.Generator().manual_seed(self._seed("order"))
+        loader = ShuffledLoader(self.task.train, self.training.batch_size, order)
         look = FixedLoader(self.task.train, max(self.training.batch_size, SMALLEST_LOOK), self._seed("look"))
-        self.learner.begin_task(look, self.recipe.loss_fn)
+        self.learner.begin_task(look, self.recipe.loss_fn, steps=len(loader))
         # However a method looks at the data and whatever it draws, training has an order and random numbers of its own.
         with seeded(self._seed("train"), self.learner.device):
-            self._epochs()
+            self._epochs(loader)
         self.learner.end_task(look)
         return self.history
 
-    def _epochs(self) -> None:
+    def _epochs(self, loader: ShuffledLoader) -> None:
         optimizer = self.learner.wrap(self._optimizer())
-        order = torch.Generator().manual_seed(self._seed("order"))
-        loader = ShuffledLoader(self.task.train, self.training.batch_size, order)
         stopping = None
         if self.training.patience is not None and self.task.validation is not None:
             stopping = EarlyStopping(self.learner, optimizer, self.training, self.training.patience)
