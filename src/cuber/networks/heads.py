@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from cuber.errors import CuberError
 
@@ -33,6 +37,7 @@ class MultiHead(nn.Module):
         self.features = features
         self.heads = nn.ModuleList(nn.Linear(features, classes, bias=bias) for classes in classes_per_task)
         self.task = 0
+        self._tasks: Tensor | None = None
 
     def add_head(self, classes: int, *, bias: bool = True) -> None:
         """A head for one more task than planned."""
@@ -51,8 +56,38 @@ class MultiHead(nn.Module):
             )
         self.task = task
 
+    def classes_of(self, task: int) -> int:
+        """How many classes a task's head tells apart."""
+        return len(cast(nn.Linear, self.heads[task]).weight)
+
+    @contextmanager
+    def mixed(self, tasks: Tensor) -> Iterator[None]:
+        """While open, each sample of a batch is answered by the head of its own task, with zeros up to the widest."""
+        self._tasks = tasks
+        try:
+            yield
+        finally:
+            self._tasks = None
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.heads[self.task](self.backbone(x))
+        features = self.backbone(x)
+        return self.heads[self.task](features) if self._tasks is None else self._answer_each(features, self._tasks)
+
+    def _answer_each(self, features: Tensor, tasks: Tensor) -> Tensor:
+        width = max(map(self.classes_of, range(len(self.heads))))
+        order = tasks.argsort(stable=True)
+        answers = []
+        for task, rows in zip(*_runs(tasks[order]), strict=True):
+            answer = self.heads[task](features[order[rows]])
+            answers.append(functional.pad(answer, (0, width - answer.shape[1])))
+        return torch.cat(answers)[order.argsort()]
+
+
+def _runs(tasks: Tensor) -> tuple[list[int], list[slice]]:
+    """Each task in a sorted tensor of them, and where it lies."""
+    values, counts = tasks.unique_consecutive(return_counts=True)
+    ends = counts.cumsum(0).tolist()
+    return values.tolist(), [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def heads_of(model: nn.Module) -> list[MultiHead]:
