@@ -6,13 +6,13 @@ import dataclasses
 import json
 import math
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cuber import metrics
 from cuber.errors import CuberError
+from cuber.files import write_atomically
 
 FILE_NAME = "result.json"
 
@@ -102,28 +102,6 @@ class Result:
         bwt = "" if self.bwt is None else f", BWT {self.bwt:+.2f}"
         tasks = f"{len(self.accuracy)} tasks" if len(self.accuracy) != 1 else "1 task"
         return f"Result({self.method} on {self.benchmark}, {tasks}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Put a file in its place only when it is complete and on disk."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    # mkstemp makes files for its owner alone; there is no way to ask for the mask but to set it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _plain(value: Any) -> Any:
