@@ -94,7 +94,15 @@ class Experiment:
         stream = self.preset.stream(self.seed, **where, **{**self._protocol().options, **self.options})
         if self.tasks is not None:
             stream = stream.first(self.tasks)
-        return stream.shrink(self.train_per_task, self.test_per_task, self.seed)
+        return stream.shrink(self.train_per_task, self.test_per_task, self.seed).noting(*self.notes())
+
+    def about(self) -> dict[str, Any]:
+        """What a result depends on beyond the training and the method's settings, for a run's configuration."""
+        names = ("tasks", "train_per_task", "test_per_task")
+        protocol = self.protocol or next(iter(self.preset.protocols), None)
+        options = {name: values[0] for name, values in self.preset.options.items()}
+        chosen = {**options, **self._protocol().options, **self.options}
+        return {name: getattr(self, name) for name in names} | {"protocol": protocol, "options": chosen}
 
     def _presets(self) -> dict[str, Any]:
         """What benchmark and protocol have to say about the method."""

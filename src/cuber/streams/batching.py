@@ -25,8 +25,12 @@ class ShuffledLoader:
         return _count(len(self.part), self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.batches()
+
+    def batches(self, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of a new order, from the ``first`` on."""
         order = torch.randperm(len(self.part), generator=self.generator)
-        return self.part.batches(_chunks(order, self.batch_size), self._workers)
+        return self.part.batches(_chunks(order, self.batch_size)[first:], self._workers)
 
 
 class FixedLoader:

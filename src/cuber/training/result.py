@@ -75,10 +75,14 @@ class Result:
         """The mean loss of old tasks against their best; None with one task."""
         return metrics.forgetting(self.accuracy)
 
+    def plain(self) -> dict[str, Any]:
+        """As far as it has come, ready for JSON: None where a value is missing or not a number."""
+        return _plain(dataclasses.asdict(self))
+
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON: None where a value is missing or not a number."""
+        """Everything, the figures included, when all tasks have been tested."""
         bare = self.accuracy_bare
-        values = dataclasses.asdict(self) | {
+        values = self.plain() | {
             "acc": self.acc,
             "bwt": self.bwt,
             "forgetting": self.forgetting,
@@ -86,7 +90,29 @@ class Result:
             "bwt_bare": None if bare is None else metrics.backward_transfer(bare),
         }
         first = ["benchmark", "method", "seed", "acc", "bwt", "forgetting", "accuracy"]
-        return _plain({name: values[name] for name in [*first, *(name for name in values if name not in first)]})
+        return {name: values[name] for name in [*first, *(name for name in values if name not in first)]}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Result:
+        """The result that ``plain`` or ``to_dict`` was made of."""
+        own = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
+        own["history"] = [[Epoch(**epoch) for epoch in epochs] for epochs in own["history"]]
+        own["regimes"] = [
+            {layer: {int(old): regime for old, regime in by_task.items()} for layer, by_task in by_layer.items()}
+            for by_layer in own["regimes"]
+        ]
+        return cls(**own)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> Result:
+        """Read ``directory/result.json``."""
+        path = Path(directory) / FILE_NAME
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise CuberError(f"cannot read {path}: {error.strerror or error}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CuberError(f"{path} is damaged, or not the result of a run ({error})") from error
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Write ``directory/result.json``, all of it or nothing."""
@@ -102,6 +128,14 @@ class Result:
         bwt = "" if self.bwt is None else f", BWT {self.bwt:+.2f}"
         tasks = f"{len(self.accuracy)} tasks" if len(self.accuracy) != 1 else "1 task"
         return f"Result({self.method} on {self.benchmark}, {tasks}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
+
+
+class UnwrittenResultError(CuberError):
+    """A run has come to its end, but its result could not be written; it is here."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def _plain(value: Any) -> Any:

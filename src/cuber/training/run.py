@@ -1,0 +1,129 @@
+"""A run through a stream, which can stop between any two steps and go on later as if nothing had happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from cuber.methods.method import Method
+from cuber.streams import Stream
+from cuber.training.describe import configuration, regimes_of
+from cuber.training.directory import RunDirectory
+from cuber.training.evaluate import evaluate
+from cuber.training.interrupts import Interrupts, Stopped, listening
+from cuber.training.randomness import derive, seeded
+from cuber.training.result import Result
+from cuber.training.trainer import STEPS_PER_LOOK, Recipe, Trainer
+
+
+class Run:
+    """Learns a stream task by task, tests all tasks seen after each, and knows all that is needed to go on."""
+
+    def __init__(self, learner: Method, stream: Stream, recipe: Recipe, result: Result) -> None:
+        self.learner = learner
+        self.stream = stream
+        self.recipe = recipe
+        self.result = result
+        self._trainer: Trainer | None = None
+        """While a task is being learnt."""
+        self._directory: RunDirectory | None = None
+        self._interrupts = Interrupts()
+
+    def learn(self, directory: RunDirectory | str | os.PathLike[str] | None, about: Mapping[str, Any]) -> Result:
+        """From the first task, or from where the directory says that we are, to the last."""
+        if directory is None:
+            return self._learn(None)
+        held = directory if isinstance(directory, RunDirectory) else RunDirectory(directory)
+        with held, listening() as self._interrupts:
+            finished, state = held.open(configuration(self.result, about))
+            if finished is not None:
+                return finished
+            self._directory = held
+            result = self._learn(state)
+            held.finish(result)
+            return result
+
+    def _learn(self, state: dict[str, Any] | None) -> Result:
+        going_on = self._load(state) if state is not None else None
+        for position in range(len(self.result.accuracy), len(self.stream)):
+            if position == len(self.result.history):
+                self._learn_task(position, going_on)
+                going_on = None
+            self._test(position)
+            self._save()
+        return self.result
+
+    def _learn_task(self, position: int, going_on: dict[str, Any] | None) -> None:
+        self._trainer = Trainer(self.learner, self.stream, position, self.recipe)
+        history = self._trainer.train(self._pause, going_on)
+        self.result.history.append(history)
+        self.result.seconds.append(self._trainer.seconds)
+        self.result.bytes.append(self.learner.memory_bytes())
+        self.result.regimes = regimes_of(self.learner)
+        self._trainer.tell(history[-1].train_loss, finished=True)
+        self._trainer = None
+
+    def _test(self, learnt: int) -> None:
+        """Add a row to the accuracy matrix, and to the one of the bare weights where tasks share a head."""
+        with seeded(derive(self.recipe.seed, "test", learnt), self.learner.device):
+            accuracy = self._row(learnt, bare=False)
+            bare = self._row(learnt, bare=True) if self.result.accuracy_bare is not None else None
+        self.result.accuracy.append(accuracy)
+        if self.result.accuracy_bare is not None and bare is not None:
+            self.result.accuracy_bare.append(bare)
+        for logger in self._directory.loggers if self._directory else ():
+            logger.evaluation(learnt, accuracy)
+
+    def _row(self, learnt: int, *, bare: bool) -> list[float | None]:
+        accuracies: list[float | None] = [None] * len(self.stream)
+        for old in range(learnt + 1):
+            with self.learner.as_task(None if bare else old) as model:
+                test, batch_size = self.stream[old].test, self.recipe.training.evaluation_batch_size
+                accuracies[old] = evaluate(model, test, batch_size).accuracy
+            self._stop_if_asked()
+        return accuracies
+
+    # Where we can stop, and what must be kept to go on
+
+    def _pause(self, epochs: int | None) -> None:
+        """Between two steps (None) or after so many epochs: save now and then, and stop when asked to."""
+        if self._directory is None or self._trainer is None:
+            return
+        if epochs is not None:
+            for logger in self._directory.loggers:
+                values = dataclasses.asdict(self._trainer.history[-1])
+                del values["kept"]  # nobody knows yet
+                logger.epoch(self._trainer.position, self._trainer.task.name, epochs, values)
+        self._stop_if_asked()
+        if (epochs is not None or self._trainer.step % STEPS_PER_LOOK == 0) and self._directory.due(epochs):
+            self._save()
+
+    def _stop_if_asked(self) -> None:
+        if self._directory is not None and self._interrupts.signal is not None:
+            self._save()
+            tests = f"in the tests after task {len(self.result.accuracy)}"
+            raise Stopped(self._interrupts.signal, self._trainer.whereabouts if self._trainer is not None else tests)
+
+    def _save(self) -> None:
+        if self._directory is not None:
+            self._directory.save(self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "result": self.result.plain(),
+            "model": self.learner.model.state_dict(),
+            "learner": {**self.learner.state_dict(), "sample": []},
+            "trainer": self._trainer.state() if self._trainer is not None else None,
+        }
+
+    def _load(self, state: dict[str, Any]) -> dict[str, Any] | None:
+        """Go back to a state; that of the trainer, where it was made while a task was being learnt."""
+        self.result = Result.from_dict(state["result"])
+        if state["trainer"] is not None:
+            trainer = Trainer(self.learner, self.stream, len(self.result.history), self.recipe)
+            state["learner"]["sample"] = trainer.sample()
+        self.learner.load_state_dict(state["learner"])
+        self.learner.model.load_state_dict(state["model"])
+        return state["trainer"]
