@@ -1,4 +1,4 @@
-"""Door two: a whole stream, task after task, all tasks seen tested after each."""
+"""Door two: a whole stream, task after task or all at once, all tasks seen tested after each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from cuber.networks.heads import heads_of
 from cuber.streams import Stream
 from cuber.training.checks import check_fit
 from cuber.training.evaluate import evaluate
+from cuber.training.lessons import lessons
 from cuber.training.progress import Progress
 from cuber.training.randomness import check_seed, derive, seeded
 from cuber.training.result import AccuracyMatrix, Result
@@ -48,6 +49,8 @@ def learn(
     With ``patience``, tasks that have a validation part are stopped early: the learning rate is divided by ``factor``
     after so many epochs without a new best validation loss, training ends below ``floor``, the best weights are kept.
 
+    A method that is ``joint`` learns all tasks at once, in batches that mix them; what it is validated on is mixed too.
+
     >>> result = cuber.learn(cuber.CUBER(model), stream, epochs=5, lr=0.01)  # doctest: +SKIP
     >>> result.accuracy, result.acc, result.bwt, result.regimes  # doctest: +SKIP
     """
@@ -73,24 +76,24 @@ def learn(
 
 def _learn(learner: Method, stream: Stream, recipe: Recipe) -> Result:
     result = _blank(learner, stream, recipe)
-    for position in range(len(stream)):
+    for lesson in lessons(stream, recipe.seed, joint=learner.joint):
         began = time.perf_counter()
-        trainer = Trainer(learner, stream, position, recipe)
+        trainer = Trainer(learner, lesson, recipe)
         result.history.append(trainer.train())
         result.seconds.append(time.perf_counter() - began)
         result.bytes.append(learner.memory_bytes())
         result.regimes = _regimes(learner)
-        _test(learner, stream, position, recipe.training.evaluation_batch_size, result)
+        _test(learner, stream, recipe.training.evaluation_batch_size, result)
         trainer.tell(result.history[-1][-1].train_loss, finished=True)
     return result
 
 
-def _test(learner: Method, stream: Stream, learnt: int, batch_size: int, result: Result) -> None:
+def _test(learner: Method, stream: Stream, batch_size: int, result: Result) -> None:
     """Add a row to the accuracy matrix, and to the one of the bare weights where tasks share a head."""
 
     def row(bare: bool) -> list[float | None]:
         accuracies: list[float | None] = [None] * len(stream)
-        for old in range(learnt + 1):
+        for old in range(learner.tasks):
             with learner.as_task(None if bare else old) as model:
                 accuracies[old] = evaluate(model, stream[old].test, batch_size).accuracy
         return accuracies

@@ -1,4 +1,4 @@
-"""The training loop: one task, from ``begin_task`` to ``end_task``."""
+"""The training loop: one lesson, from ``begin_task`` to ``end_task``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import torch
 from torch import nn
@@ -13,8 +15,9 @@ from torch.optim import LBFGS, Optimizer
 
 from cuber.errors import CuberError
 from cuber.methods.method import LossFunction, Method
-from cuber.streams import FixedLoader, Part, ShuffledLoader, Stream
+from cuber.streams import FixedLoader, ShuffledLoader
 from cuber.training.evaluate import Score, evaluate
+from cuber.training.lessons import Lesson
 from cuber.training.losses import Losses
 from cuber.training.progress import Moment, Progress
 from cuber.training.randomness import derive, seeded
@@ -28,8 +31,6 @@ STEPS_PER_LOOK = 100
 """How often a long epoch is looked at: for progress, and for losses that are not finite."""
 SMALLEST_LOOK = 64
 """Batch size of the passes that a method makes for itself, where the one for training is smaller."""
-PROBED = 256
-"""Training samples whose accuracy is watched where there is no validation part."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +45,21 @@ class Recipe:
 
 
 class Trainer:
-    """Trains a learner on one task of a stream."""
+    """Trains a learner on one task of a stream, or on all of them at once."""
 
-    def __init__(self, learner: Method, stream: Stream, position: int, recipe: Recipe) -> None:
+    def __init__(self, learner: Method, lesson: Lesson, recipe: Recipe) -> None:
         self.learner = learner
+        self.lesson = lesson
         self.recipe = recipe
         self.training = recipe.training
-        self.position, self.tasks, self.task = position, len(stream), stream[position]
         self.history: list[Epoch] = []
         self._began = time.perf_counter()
-        self._probe = self.task.validation if self.task.validation is not None else self._training_sample()
 
     def train(self) -> list[Epoch]:
-        """Learn the task; its epochs."""
+        """Learn the lesson; its epochs."""
         order = torch.Generator().manual_seed(self._seed("order"))
-        loader = ShuffledLoader(self.task.train, self.training.batch_size, order)
-        look = FixedLoader(self.task.train, max(self.training.batch_size, SMALLEST_LOOK), self._seed("look"))
+        loader = ShuffledLoader(self.lesson.train, self.training.batch_size, order)
+        look = FixedLoader(self.lesson.train, max(self.training.batch_size, SMALLEST_LOOK), self._seed("look"))
         self.learner.begin_task(look, self.recipe.loss_fn, steps=len(loader))
         # However a method looks at the data and whatever it draws, training has an order and random numbers of its own.
         with seeded(self._seed("train"), self.learner.device):
@@ -70,13 +70,13 @@ class Trainer:
     def _epochs(self, loader: ShuffledLoader) -> None:
         optimizer = self.learner.wrap(self._optimizer())
         stopping = None
-        if self.training.patience is not None and self.task.validation is not None:
+        if self.training.patience is not None and self.lesson.validated:
             stopping = EarlyStopping(self.learner, optimizer, self.training, self.training.patience)
         for number in range(self.training.epochs):
             began, lr = time.perf_counter(), optimizer.param_groups[0]["lr"]
             loss = self._pass(optimizer, loader)
             self._end_epoch(len(loader))
-            score = evaluate(self.learner.model, self._probe, self.training.evaluation_batch_size, self.recipe.loss_fn)
+            score = self._score()
             if not math.isfinite(score.loss):
                 raise self._diverged(len(loader), score.loss)
             self.history.append(self._epoch(loss, lr, score, time.perf_counter() - began))
@@ -86,6 +86,14 @@ class Trainer:
         if stopping:
             stopping.restore()
         self.history[-1 if stopping is None or stopping.best_epoch is None else stopping.best_epoch].kept = True
+
+    def _score(self) -> Score:
+        """Over all samples that are watched, those of each task answered as that task is."""
+        scores = []
+        for task, part in self.lesson.probes.items():
+            with self.learner.as_task(task) as model:
+                scores.append(evaluate(model, part, self.training.evaluation_batch_size, self.recipe.loss_fn))
+        return reduce(add, scores)
 
     def _pass(self, optimizer: Optimizer, loader: ShuffledLoader) -> float:
         """Once over the training data; the mean loss."""
@@ -117,23 +125,23 @@ class Trainer:
         return CuberError(f"{self._place(step)}: the loss is {value}; {advice}")
 
     def _place(self, step: int) -> str:
-        return f"task {self.position} ('{self.task.name}'), epoch {len(self.history) + 1}, step {step}"
+        return f"{self.lesson.place}, epoch {len(self.history) + 1}, step {step}"
 
     def _epoch(self, loss: float, lr: float, score: Score, seconds: float) -> Epoch:
-        if self.task.validation is None:
-            return Epoch(loss, lr, seconds, train_accuracy=score.accuracy)
-        return Epoch(loss, lr, seconds, validation_loss=score.loss, validation_accuracy=score.accuracy)
+        if self.lesson.validated:
+            return Epoch(loss, lr, seconds, validation_loss=score.loss, validation_accuracy=score.accuracy)
+        return Epoch(loss, lr, seconds, train_accuracy=score.accuracy)
 
     def tell(self, loss: float, part: float = 0.0, *, finished: bool = False) -> None:
         """Tell whoever watches how it goes, ``part`` of the way through an epoch."""
         if self.recipe.progress is not None:
             last = self.history[-1] if self.history else Epoch(loss, self.training.lr, 0.0)
-            validated = self.task.validation is not None
+            validated = self.lesson.validated
             self.recipe.progress(
                 Moment(
-                    self.position,
-                    self.tasks,
-                    self.task.name,
+                    self.lesson.task,
+                    self.lesson.tasks,
+                    self.lesson.name,
                     epoch=len(self.history) + part,
                     epochs=self.training.epochs,
                     loss=loss,
@@ -150,10 +158,5 @@ class Trainer:
             raise CuberError("learn cannot train with LBFGS, whose steps need a closure: use a loop of your own")
         return optimizer
 
-    def _training_sample(self) -> Part:
-        part = self.task.train
-        generator = torch.Generator().manual_seed(self._seed("probe"))
-        return part.subset(torch.randperm(len(part), generator=generator)[:PROBED])
-
     def _seed(self, purpose: str) -> int:
-        return derive(self.recipe.seed, purpose, self.position)
+        return derive(self.recipe.seed, purpose, self.lesson.number)
