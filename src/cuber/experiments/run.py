@@ -21,6 +21,7 @@ def run(experiment: Experiment, progress: Progress | None = None) -> Result:
     training = dataclasses.asdict(experiment.training())
     with limited(experiment.threads or experiment.preset.threads):
         result = learn(learner, stream, seed=experiment.seed, progress=progress, **training)
+    result.method = experiment.method  # another package may have named its class otherwise
     result.notes += experiment.notes()
     return result
 
