@@ -61,6 +61,19 @@ def test_every_method_on_every_benchmark(cuber, benchmark, method, tmp_path):
 
 
 @pytest.mark.parametrize("benchmark", ["overlap-digits", "permuted-digits"])
+def test_all_tasks_at_once(cuber, benchmark, tmp_path):
+    code, out, err = cuber("run", benchmark, "--method", "multitask", "--out", str(tmp_path), *QUICK)
+    assert (code, err) == (0, "")
+    assert re.match(r"all tasks  loss \d\.\d+  validation accuracy +\d+\.\d %", out)
+    assert re.search(r"^ all tasks +\d+\.\d +\d+\.\d", out, re.MULTILINE)
+    assert re.search(r"ACC \d+\.\d\d %  BWT -  forgetting -  time", out)
+    assert ("with bare weights" in out) == (benchmark == "permuted-digits")
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert [len(row) for row in result["accuracy"]] == [2]
+    assert (result["method"], result["bwt"]) == ("multitask", None)
+
+
+@pytest.mark.parametrize("benchmark", ["overlap-digits", "permuted-digits"])
 def test_tables_fit_into_80_columns_untruncated(cuber, benchmark):
     _, out, _ = cuber("run", benchmark, "--epochs", "1")
     tables = out.split("ACC ")[0]

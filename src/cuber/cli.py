@@ -89,12 +89,12 @@ def run(
     console = _console()
     from cuber.experiments import Experiment
     from cuber.experiments import run as run_experiment
-    from cuber.methods import METHODS
+    from cuber.methods import find_method
     from cuber.methods.settings import parse_settings
     from cuber.report import Bars, Lines, show_result, show_summary
     from cuber.training import Stopped, UnwrittenResultError
 
-    given = parse_settings(METHODS[method], settings or []) if method in METHODS else {}
+    given = parse_settings(find_method(method), settings or [])
     experiment = Experiment(
         benchmark=benchmark,
         method=method,

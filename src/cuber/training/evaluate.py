@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -13,13 +13,27 @@ from cuber.methods.method import LossFunction
 from cuber.streams import FixedLoader, Part
 
 
-class Score(NamedTuple):
-    """How well a model does."""
+@dataclass(frozen=True)
+class Score:
+    """How well a model does; two of them make that of all samples together."""
 
-    accuracy: float
-    """In percent."""
-    loss: float
+    samples: int
+    correct: int
+    total_loss: float
     """NaN where it was not asked for."""
+
+    @property
+    def accuracy(self) -> float:
+        """In percent."""
+        return 100 * self.correct / self.samples
+
+    @property
+    def loss(self) -> float:
+        """Per sample."""
+        return self.total_loss / self.samples
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.samples + other.samples, self.correct + other.correct, self.total_loss + other.total_loss)
 
 
 @torch.no_grad()
@@ -35,5 +49,4 @@ def evaluate(model: nn.Module, part: Part, batch_size: int, loss_fn: LossFunctio
             correct += (output.argmax(1) == y).sum()
             if loss_fn is not None:
                 loss += loss_fn(output, y) * len(y)
-    count = len(part)
-    return Score(100 * int(correct) / count, float(loss) / count if loss_fn is not None else math.nan)
+    return Score(len(part), int(correct), float(loss) if loss_fn is not None else math.nan)

@@ -1,4 +1,4 @@
-"""Door two: a whole stream, task after task, all tasks seen tested after each."""
+"""Door two: a whole stream, task after task or all at once, all tasks seen tested after each."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ def learn(
     With ``patience``, tasks that have a validation part are stopped early: the learning rate is divided by ``factor``
     after so many epochs without a new best validation loss, training ends below ``floor``, the best weights are kept.
 
+    A method that is ``joint`` learns all tasks at once, in batches that mix them; what it is validated on is mixed too.
+
     With a ``directory``, the run is written there as it goes, and the same call again goes on where it stopped, to the
     same result to the bit; ``about`` is what its configuration should say of the data and the model besides.
 
@@ -68,6 +70,8 @@ def learn(
     try:
         with seeded(derive(seed, "learn"), method.device):
             method.model.train()
-            return Run(method, stream, recipe, blank(method, stream, recipe)).learn(directory, about or {})
+            result = blank(method, stream, recipe)
+            result.method = (about or {}).get("method", result.method)
+            return Run(method, stream, recipe, result).learn(directory, about or {})
     finally:
         method.model.train(was_training)

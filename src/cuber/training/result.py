@@ -36,7 +36,10 @@ class Epoch:
 
 @dataclass(repr=False)
 class Result:
-    """``accuracy[i][j]`` is the test accuracy (percent) on task j after learning task i, None where j > i."""
+    """``accuracy[i][j]`` is the test accuracy (percent) on task j after learning task i, None where j > i.
+
+    Where all tasks were learnt at once, one row has them all, and so has each other list of what was after each task.
+    """
 
     benchmark: str
     method: str
@@ -67,12 +70,12 @@ class Result:
 
     @property
     def bwt(self) -> float | None:
-        """Backward transfer: the mean change of old tasks; None with one task."""
+        """Backward transfer: the mean change of old tasks; None where there is none."""
         return metrics.backward_transfer(self.accuracy)
 
     @property
     def forgetting(self) -> float | None:
-        """The mean loss of old tasks against their best; None with one task."""
+        """The mean loss of old tasks against their best; None where there is none."""
         return metrics.forgetting(self.accuracy)
 
     def plain(self) -> dict[str, Any]:
@@ -126,7 +129,8 @@ class Result:
 
     def __repr__(self) -> str:
         bwt = "" if self.bwt is None else f", BWT {self.bwt:+.2f}"
-        tasks = f"{len(self.accuracy)} tasks" if len(self.accuracy) != 1 else "1 task"
+        learnt = len(metrics.diagonal(self.accuracy))
+        tasks = f"{learnt} tasks" if learnt != 1 else "1 task"
         return f"Result({self.method} on {self.benchmark}, {tasks}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
 
 

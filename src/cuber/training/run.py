@@ -13,17 +13,19 @@ from cuber.training.describe import configuration, regimes_of
 from cuber.training.directory import RunDirectory
 from cuber.training.evaluate import evaluate
 from cuber.training.interrupts import Interrupts, Stopped, listening
+from cuber.training.lessons import Lesson, lessons
 from cuber.training.randomness import derive, seeded
 from cuber.training.result import Result
 from cuber.training.trainer import STEPS_PER_LOOK, Recipe, Trainer
 
 
 class Run:
-    """Learns a stream task by task, tests all tasks seen after each, and knows all that is needed to go on."""
+    """Learns a stream lesson by lesson, tests all tasks seen after each, and knows all that is needed to go on."""
 
     def __init__(self, learner: Method, stream: Stream, recipe: Recipe, result: Result) -> None:
         self.learner = learner
         self.stream = stream
+        self.lessons = lessons(stream, recipe.seed, joint=learner.joint)
         self.recipe = recipe
         self.result = result
         self._trainer: Trainer | None = None
@@ -47,16 +49,16 @@ class Run:
 
     def _learn(self, state: dict[str, Any] | None) -> Result:
         going_on = self._load(state) if state is not None else None
-        for position in range(len(self.result.accuracy), len(self.stream)):
-            if position == len(self.result.history):
-                self._learn_task(position, going_on)
+        for number in range(len(self.result.accuracy), len(self.lessons)):
+            if number == len(self.result.history):
+                self._learn_lesson(self.lessons[number], going_on)
                 going_on = None
-            self._test(position)
+            self._test(number)
             self._save()
         return self.result
 
-    def _learn_task(self, position: int, going_on: dict[str, Any] | None) -> None:
-        self._trainer = Trainer(self.learner, self.stream, position, self.recipe)
+    def _learn_lesson(self, lesson: Lesson, going_on: dict[str, Any] | None) -> None:
+        self._trainer = Trainer(self.learner, lesson, self.recipe)
         history = self._trainer.train(self._pause, going_on)
         self.result.history.append(history)
         self.result.seconds.append(self._trainer.seconds)
@@ -65,20 +67,20 @@ class Run:
         self._trainer.tell(history[-1].train_loss, finished=True)
         self._trainer = None
 
-    def _test(self, learnt: int) -> None:
+    def _test(self, number: int) -> None:
         """Add a row to the accuracy matrix, and to the one of the bare weights where tasks share a head."""
-        with seeded(derive(self.recipe.seed, "test", learnt), self.learner.device):
-            accuracy = self._row(learnt, bare=False)
-            bare = self._row(learnt, bare=True) if self.result.accuracy_bare is not None else None
+        with seeded(derive(self.recipe.seed, "test", number), self.learner.device):
+            accuracy = self._row(bare=False)
+            bare = self._row(bare=True) if self.result.accuracy_bare is not None else None
         self.result.accuracy.append(accuracy)
         if self.result.accuracy_bare is not None and bare is not None:
             self.result.accuracy_bare.append(bare)
         for logger in self._directory.loggers if self._directory else ():
-            logger.evaluation(learnt, accuracy)
+            logger.evaluation(self.learner.tasks - 1, accuracy)
 
-    def _row(self, learnt: int, *, bare: bool) -> list[float | None]:
+    def _row(self, *, bare: bool) -> list[float | None]:
         accuracies: list[float | None] = [None] * len(self.stream)
-        for old in range(learnt + 1):
+        for old in range(self.learner.tasks):
             with self.learner.as_task(None if bare else old) as model:
                 test, batch_size = self.stream[old].test, self.recipe.training.evaluation_batch_size
                 accuracies[old] = evaluate(model, test, batch_size).accuracy
@@ -95,7 +97,7 @@ class Run:
             for logger in self._directory.loggers:
                 values = dataclasses.asdict(self._trainer.history[-1])
                 del values["kept"]  # nobody knows yet
-                logger.epoch(self._trainer.position, self._trainer.task.name, epochs, values)
+                logger.epoch(self._trainer.lesson.number, self._trainer.lesson.name, epochs, values)
         self._stop_if_asked()
         if (epochs is not None or self._trainer.step % STEPS_PER_LOOK == 0) and self._directory.due(epochs):
             self._save()
@@ -103,7 +105,7 @@ class Run:
     def _stop_if_asked(self) -> None:
         if self._directory is not None and self._interrupts.signal is not None:
             self._save()
-            tests = f"in the tests after task {len(self.result.accuracy)}"
+            tests = f"in the tests after {self.lessons[len(self.result.accuracy)].place}"
             raise Stopped(self._interrupts.signal, self._trainer.whereabouts if self._trainer is not None else tests)
 
     def _save(self) -> None:
@@ -122,7 +124,7 @@ class Run:
         """Go back to a state; that of the trainer, where it was made while a task was being learnt."""
         self.result = Result.from_dict(state["result"])
         if state["trainer"] is not None:
-            trainer = Trainer(self.learner, self.stream, len(self.result.history), self.recipe)
+            trainer = Trainer(self.learner, self.lessons[len(self.result.history)], self.recipe)
             state["learner"]["sample"] = trainer.sample()
         self.learner.load_state_dict(state["learner"])
         self.learner.model.load_state_dict(state["model"])

@@ -1,4 +1,4 @@
-"""The training loop: one task, from ``begin_task`` to ``end_task``, and how to go on in its middle."""
+"""The training loop: one lesson, from ``begin_task`` to ``end_task``, and how to go on in its middle."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -16,8 +18,9 @@ from torch.optim import LBFGS, Optimizer
 from cuber import batches
 from cuber.errors import CuberError
 from cuber.methods.method import LossFunction, Method
-from cuber.streams import FixedLoader, Part, ShuffledLoader, Stream
+from cuber.streams import FixedLoader, ShuffledLoader
 from cuber.training.evaluate import Score, evaluate
+from cuber.training.lessons import Lesson
 from cuber.training.losses import Losses
 from cuber.training.progress import Moment, Progress
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
@@ -33,8 +36,6 @@ STEPS_PER_LOOK = 100
 """How often a long epoch is looked at: for progress, and for losses that are not finite."""
 SMALLEST_LOOK = 64
 """Batch size of the passes that a method makes for itself, where the one for training is smaller."""
-PROBED = 256
-"""Training samples whose accuracy is watched where there is no validation part."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ class Recipe:
 
 
 class Trainer:
-    """Trains a learner on one task of a stream."""
+    """Trains a learner on one task of a stream, or on all of them at once."""
 
-    def __init__(self, learner: Method, stream: Stream, position: int, recipe: Recipe) -> None:
+    def __init__(self, learner: Method, lesson: Lesson, recipe: Recipe) -> None:
         self.learner = learner
+        self.lesson = lesson
         self.recipe = recipe
         self.training = recipe.training
-        self.position, self.tasks, self.task = position, len(stream), stream[position]
         self.history: list[Epoch] = []
         self.step = 0
         """Steps made in the present epoch."""
@@ -64,15 +65,14 @@ class Trainer:
         self._stopping: EarlyStopping | None = None
         self._began = time.perf_counter()
         self._epoch_began = 0.0
-        self._probe = self.task.validation if self.task.validation is not None else self._training_sample()
-        self._look = FixedLoader(self.task.train, max(self.training.batch_size, SMALLEST_LOOK), self._seed("look"))
+        self._look = FixedLoader(self.lesson.train, max(self.training.batch_size, SMALLEST_LOOK), self._seed("look"))
         order = torch.Generator().manual_seed(self._seed("order"))
-        self._loader = ShuffledLoader(self.task.train, self.training.batch_size, order)
+        self._loader = ShuffledLoader(self.lesson.train, self.training.batch_size, order)
         self._order = order.get_state()
         """Where the generator of the order stood when the present epoch began."""
 
     def train(self, pause: Pause, state: dict[str, Any] | None = None) -> list[Epoch]:
-        """Learn the task, or go on with it from a state; its epochs.
+        """Learn the lesson, or go on with it from a state; its epochs.
 
         However a method looks at the data and whatever it draws, training has an order and random numbers of its own.
         """
@@ -95,7 +95,7 @@ class Trainer:
         lr = self.optimizer.param_groups[0]["lr"]
         loss = self._pass(pause)
         self._end_epoch()
-        score = evaluate(self.learner.model, self._probe, self.training.evaluation_batch_size, self.recipe.loss_fn)
+        score = self._score()
         if not math.isfinite(score.loss):
             raise self._diverged(self.step, score.loss)
         self.history.append(self._epoch(loss, lr, score, self.seconds - self._epoch_began))
@@ -122,6 +122,14 @@ class Trainer:
                 pause(None)
         return self._look_at(losses)
 
+    def _score(self) -> Score:
+        """Over all samples that are watched, those of each task answered as that task is."""
+        scores = []
+        for task, part in self.lesson.probes.items():
+            with self.learner.as_task(task) as model:
+                scores.append(evaluate(model, part, self.training.evaluation_batch_size, self.recipe.loss_fn))
+        return reduce(add, scores)
+
     def _look_at(self, losses: Losses) -> float:
         mean = losses.look()
         if losses.not_finite is not None:
@@ -135,9 +143,9 @@ class Trainer:
             raise CuberError(f"{self._place(self.step)}: {error}") from error
 
     def _epoch(self, loss: float, lr: float, score: Score, seconds: float) -> Epoch:
-        if self.task.validation is None:
-            return Epoch(loss, lr, seconds, train_accuracy=score.accuracy)
-        return Epoch(loss, lr, seconds, validation_loss=score.loss, validation_accuracy=score.accuracy)
+        if self.lesson.validated:
+            return Epoch(loss, lr, seconds, validation_loss=score.loss, validation_accuracy=score.accuracy)
+        return Epoch(loss, lr, seconds, train_accuracy=score.accuracy)
 
     # From the first epoch to the last
 
@@ -158,7 +166,7 @@ class Trainer:
         if isinstance(optimizer, LBFGS):
             raise CuberError("learn cannot train with LBFGS, whose steps need a closure: use a loop of your own")
         self._optimizer = self.learner.wrap(optimizer)
-        if self.training.patience is not None and self.task.validation is not None:
+        if self.training.patience is not None and self.lesson.validated:
             self._stopping = EarlyStopping(self.learner, optimizer, self.training, self.training.patience)
         if state is not None:
             self._load(state)
@@ -169,11 +177,6 @@ class Trainer:
             self._stopping.restore()
             kept = self._stopping.best_epoch
         self.history[kept].kept = True
-
-    def _training_sample(self) -> Part:
-        part = self.task.train
-        generator = torch.Generator().manual_seed(self._seed("probe"))
-        return part.subset(torch.randperm(len(part), generator=generator)[:PROBED])
 
     # What must be kept to go on later
 
@@ -204,7 +207,7 @@ class Trainer:
 
     def sample(self) -> list[batches.Batch]:
         """What a learner looked at when the task began: a state need not hold it."""
-        return batches.take(self._look, self.learner.sample_size)
+        return self.learner.take(self._look)
 
     # What is told
 
@@ -216,21 +219,20 @@ class Trainer:
     @property
     def whereabouts(self) -> str:
         """Where in the run we are, in words."""
-        task = f"task {self.position} ('{self.task.name}')"
         if self._over:
-            return f"after the last epoch of {task}"
-        return f"in {task}, epoch {len(self.history) + 1}, before step {self.step + 1}"
+            return f"after the last epoch of {self.lesson.place}"
+        return f"in {self.lesson.place}, epoch {len(self.history) + 1}, before step {self.step + 1}"
 
     def tell(self, loss: float, part: float = 0.0, *, finished: bool = False) -> None:
         """Tell whoever watches how it goes, ``part`` of the way through an epoch."""
         if self.recipe.progress is not None:
             last = self.history[-1] if self.history else Epoch(loss, self.training.lr, 0.0)
-            validated = self.task.validation is not None
+            validated = self.lesson.validated
             self.recipe.progress(
                 Moment(
-                    self.position,
-                    self.tasks,
-                    self.task.name,
+                    self.lesson.task,
+                    self.lesson.tasks,
+                    self.lesson.name,
                     epoch=len(self.history) + part,
                     epochs=self.training.epochs,
                     loss=loss,
@@ -246,7 +248,7 @@ class Trainer:
         return CuberError(f"{self._place(step)}: the loss is {value}; {advice}")
 
     def _place(self, step: int) -> str:
-        return f"task {self.position} ('{self.task.name}'), epoch {len(self.history) + 1}, step {step}"
+        return f"{self.lesson.place}, epoch {len(self.history) + 1}, step {step}"
 
     def _seed(self, purpose: str) -> int:
-        return derive(self.recipe.seed, purpose, self.position)
+        return derive(self.recipe.seed, purpose, self.lesson.number)
