@@ -103,6 +103,14 @@ class Experiment:
         chosen = {**options, **self._protocol().options, **self.options}
         return {name: getattr(self, name) for name in names} | {"protocol": protocol, "options": chosen}
 
+    def expected(self) -> dict[str, dict[str, Any]]:
+        """What the configuration of its run will say, as far as that is known without the data."""
+        return {
+            "experiment": {"benchmark": self.benchmark, "seed": self.seed, **self.about()},
+            "training": dataclasses.asdict(self.training()),
+            "settings": self.method_settings(),
+        }
+
     def _presets(self) -> dict[str, Any]:
         """What benchmark and protocol have to say about the method."""
         return {

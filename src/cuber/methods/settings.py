@@ -100,12 +100,13 @@ def parse_settings(method: type, assignments: Sequence[str]) -> dict[str, Any]:
         if name not in known:
             raise unknown(f"setting of {method.__name__}", name, known)
         default, what = known[name]
-        values[name] = _read(text)
+        values[name] = read_value(text)
         what.check(method.__name__, name, values[name], default)
     return values
 
 
-def _read(text: str) -> Any:
+def read_value(text: str) -> Any:
+    """A value as it would be written in Python or TOML; any other text is itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:

@@ -30,7 +30,7 @@ else:
     import tomli as tomllib
 
 CONFIG, LOG, METRICS, ERROR = "config.toml", "log.jsonl", "metrics.csv", "error.json"
-CHECKPOINT, LOCK = "checkpoint", ".lock"
+CHECKPOINT, LOCK, OUTPUT = "checkpoint", ".lock", "output.txt"
 MACHINE = "machine"
 """The table of the configuration that decides no result: it may differ when a run goes on."""
 SECONDS_BETWEEN = 60.0
@@ -68,7 +68,7 @@ class RunDirectory:
 
     def __enter__(self) -> RunDirectory:
         try:
-            if self.path.is_dir() and not (self.path / CONFIG).exists() and any(self.path.glob("[!.]*")):
+            if self._is_foreign():
                 raise CuberError(f"{self.path} holds files that are not those of a run: choose another directory")
             self._made = [folder for folder in self.path.parents if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class RunDirectory:
 
     def open(self, config: Config) -> tuple[Result | None, dict[str, Any] | None]:
         """Compare with what is there: the result of a finished run, or the state to go on from, or neither."""
-        ready = {table: {key: _ready(value) for key, value in part.items()} for table, part in config.items()}
+        ready = ready_for_toml(config)
         if self.fresh:
             self._clear()
         state = None
@@ -136,6 +136,12 @@ class RunDirectory:
         for logger in self.loggers:
             logger.event(name, values)
 
+    def _is_foreign(self) -> bool:
+        """Whether there are files, but not those of a run."""
+        if not self.path.is_dir() or (self.path / CONFIG).exists():
+            return False
+        return any(path.name not in (ERROR, OUTPUT, LOCK) for path in self.path.iterdir())
+
     def _start_loggers(self, config: dict[str, Any], state: dict[str, Any] | None) -> None:
         positions = state["loggers"] if state else []
         for i, logger in enumerate(self.loggers):
@@ -143,11 +149,7 @@ class RunDirectory:
         self.event("resumed" if state else "started", {})
 
     def _compare(self, config: dict[str, dict[str, Any]]) -> None:
-        try:
-            there = tomllib.loads((self.path / CONFIG).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CuberError(f"cannot read {self.path / CONFIG} ({error}): start over with --fresh") from error
-        before, now = _flat(there), _flat(config)
+        before, now = _flat(read_config(self.path)), _flat(config)
         changed = [
             f"{key} was {before.get(key, 'not there')!r} and is now {now.get(key, 'not there')!r}"
             for key in {**before, **now}
@@ -190,6 +192,19 @@ class RunDirectory:
             (self.path / name).unlink(missing_ok=True)
 
 
+def read_config(directory: Path) -> dict[str, Any]:
+    """The configuration of a run."""
+    try:
+        return tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CuberError(f"cannot read {directory / CONFIG} ({error}): start over with --fresh") from error
+
+
+def ready_for_toml(config: Config) -> dict[str, dict[str, Any]]:
+    """The same configuration in what TOML can have, which knows no None."""
+    return {table: {key: _ready(value) for key, value in part.items()} for table, part in config.items()}
+
+
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in config.items():
@@ -198,7 +213,6 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _ready(value: Any) -> Any:
-    """A value as TOML can have it, which knows no None."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):

@@ -1,0 +1,118 @@
+"""A grid of experiments: every combination of methods, seeds and settings, each in a directory of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cuber.errors import CuberError
+from cuber.experiments.config import Experiment
+from cuber.methods.settings import settings_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FIELDS = tuple(
+    name for name in Experiment.__dataclass_fields__ if name not in ("benchmark", "method", "seed", "settings")
+)
+"""What a grid file may fix for all of its experiments."""
+KEYS = ("benchmarks", "methods", "seeds", "settings", *FIELDS)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a grid, and where it is kept."""
+
+    experiment: Experiment
+    directory: Path
+
+
+def grid(
+    out: str | os.PathLike[str],
+    benchmarks: Sequence[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    settings: Mapping[str, Sequence[Any]] | None = None,
+    **fixed: Any,
+) -> list[Cell]:
+    """Every combination; a setting takes part in those methods that have it, with each of its values.
+
+    >>> [str(cell.directory) for cell in grid("runs", ["split-digits"], ["gpm", "trgp"], [3], {"eps1": [0.4, 0.5]})]
+    ['runs/split-digits/gpm/seed-3', 'runs/split-digits/trgp-eps1=0.4/seed-3', 'runs/split-digits/trgp-eps1=0.5/seed-3']
+    """
+    swept = dict(settings or {})
+    cells, used = [], set()
+    for benchmark, method in itertools.product(benchmarks, methods):
+        first = Experiment(benchmark, method, **fixed)
+        own = [name for name in swept if name in settings_of(first.method_class)]
+        used |= set(own)
+        for values in itertools.product(*(swept[name] for name in own)):
+            chosen = dict(zip(own, values, strict=True))
+            name = "-".join(
+                [method, *(f"{key}={_short(value)}" for key, value in chosen.items() if len(swept[key]) > 1)]
+            )
+            for seed in seeds:
+                directory = Path(out) / benchmark / name / f"seed-{seed}"
+                cells.append(Cell(replace(first, seed=seed, settings=chosen), directory))
+    for name in swept.keys() - used:
+        raise CuberError(f"none of the methods {', '.join(methods)} has a setting '{name}'")
+    if not cells:
+        raise CuberError("a grid needs at least one benchmark, one method and one seed")
+    return cells
+
+
+def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list[Cell]:
+    """The grid that a TOML file describes: benchmarks, methods, seeds, a table of settings, and what is fixed for all.
+
+    In the table of settings, a list is a list of values to try; for one that is itself a list, write a list of lists.
+    """
+    try:
+        given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CuberError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CuberError(f"{path} is not TOML: {error}") from error
+    for key in given.keys() - set(KEYS):
+        raise CuberError(f"{path}: '{key}' means nothing to a grid (known: {', '.join(KEYS)})")
+    for key in ("benchmarks", "methods", "seeds"):
+        if key not in given:
+            raise CuberError(f"{path} lacks '{key}'")
+    seeds = given.pop("seeds")
+    settings = {name: _several(value) for name, value in given.pop("settings", {}).items()}
+    benchmarks, methods = (_several(given.pop(key)) for key in ("benchmarks", "methods"))
+    return grid(
+        out, benchmarks, methods, numbers(seeds) if isinstance(seeds, str) else _several(seeds), settings, **given
+    )
+
+
+def numbers(text: str) -> list[int]:
+    """Seeds from text.
+
+    >>> numbers("0-2,7")
+    [0, 1, 2, 7]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise CuberError(f"seeds are given as 0-4 or 0,2,5, not '{text}'")
+        found += range(int(first), int(last if dash else first) + 1)
+    if not found:
+        raise CuberError(f"'{text}' names no seed: the first comes before the last, as in 0-4")
+    return list(dict.fromkeys(found))
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _short(value: Any) -> str:
+    """A value as part of a directory's name."""
+    return str(value).replace(" ", "").replace(os.sep, "_")

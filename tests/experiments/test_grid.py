@@ -1,0 +1,142 @@
+"""Grids: every combination once, failures kept apart, finished ones left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuber.errors import CuberError
+from cuber.experiments.campaign import FAILED, FINISHED, STOPPED, part_done, run_grid
+from cuber.experiments.grid import Cell, grid, numbers, read_grid
+from cuber.experiments.processes import LocalProcesses, work
+from cuber.training.result import Result
+
+SMALL: dict[str, Any] = {"tasks": 2, "epochs": 1, "train_per_task": 20}
+
+
+class InThisProcess(Executor):
+    """Another executor than ours: calls at once, here."""
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except CuberError as error:
+            future.set_exception(error)
+        return future
+
+
+def test_every_combination_once_and_settings_where_they_belong(tmp_path: Path) -> None:
+    cells = grid(tmp_path, ["split-digits"], ["cuber", "trgp", "gpm"], [0, 1], {"eps2": [0.0, 0.1], "samples": [50]})
+    names = [str(cell.directory.relative_to(tmp_path)) for cell in cells]
+    assert names == [
+        f"split-digits/{name}/seed-{seed}"
+        for name in ("cuber-eps2=0.0", "cuber-eps2=0.1", "trgp", "gpm")
+        for seed in (0, 1)
+    ]
+    assert cells[2].experiment.settings == {"eps2": 0.1, "samples": 50}
+    assert cells[-1].experiment.settings == {"samples": 50}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"settings": {"eps3": [1]}}, "none of the methods gpm has a setting 'eps3'"),
+        ({"methods": ["gmp"]}, "there is no method 'gmp'; did you mean 'gpm'"),
+        ({"benchmarks": ["digits"]}, "there is no benchmark 'digits'"),
+        ({"seeds": []}, "at least one benchmark, one method and one seed"),
+    ],
+)
+def test_mistakes(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    right = {"benchmarks": ["split-digits"], "methods": ["gpm"], "seeds": [0], "settings": {}}
+    with pytest.raises(CuberError, match=sentence):
+        grid(tmp_path, **{**right, **change})
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-3", "4-0", "1,,2", "0.5"])
+def test_what_is_no_list_of_seeds(text: str) -> None:
+    with pytest.raises(CuberError, match=r"seeds are given as|names no seed"):
+        numbers(text)
+
+
+def test_a_file_says_the_same(tmp_path: Path) -> None:
+    text = 'benchmarks = "split-digits"\nmethods = ["cuber", "gpm"]\nseeds = "0-1"\ntasks = 2\n[settings]\neps2 = [0.0, 0.1]'
+    (tmp_path / "grid.toml").write_text(text)
+    cells = grid("runs", ["split-digits"], ["cuber", "gpm"], [0, 1], {"eps2": [0.0, 0.1]}, tasks=2)
+    assert read_grid(tmp_path / "grid.toml", "runs") == cells
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("methods = [", "is not TOML"),
+        ('benchmarks = "split-digits"\nmethods = "gpm"', "lacks 'seeds'"),
+        ('benchmarks = "split-digits"\nmethods = "gpm"\nseeds = 0\nepoch = 3', "'epoch' means nothing to a grid"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(CuberError, match=sentence):
+        read_grid(tmp_path / "grid.toml", tmp_path)
+
+
+def test_one_of_six_fails_and_the_others_finish(tmp_path: Path) -> None:
+    cells = grid(tmp_path, ["split-digits"], ["finetune", "gpm"], [0, 1, 2], **SMALL)
+    cells[4].directory.mkdir(parents=True)
+    (cells[4].directory / "thesis.tex").write_text("not ours")
+    standings = run_grid(cells, InThisProcess())
+    assert [standing.state for standing in standings] == [FINISHED] * 4 + [FAILED, FINISHED]
+    assert "holds files that are not those of a run" in standings[4].message
+    assert json.loads((cells[4].directory / "error.json").read_text())["message"] == standings[4].message
+
+    made = [(cell.directory / "result.json").stat().st_mtime_ns for cell in cells if cell is not cells[4]]
+    (cells[4].directory / "thesis.tex").unlink()
+    assert [standing.state for standing in run_grid(cells, InThisProcess())] == [FINISHED] * 4 + [FAILED, FINISHED]
+    assert [standing.state for standing in run_grid(cells, InThisProcess(), retry=True)] == [FINISHED] * 6
+    assert [(c.directory / "result.json").stat().st_mtime_ns for c in cells if c is not cells[4]] == made
+
+
+def test_a_finished_run_of_another_configuration_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    cells = grid(tmp_path, ["split-digits"], ["finetune"], [0], **SMALL)
+    run_grid(cells, InThisProcess())
+    (other,) = run_grid(grid(tmp_path, ["split-digits"], ["finetune"], [0], **{**SMALL, "epochs": 2}), InThisProcess())
+    assert (other.state, other.message) == (FAILED, "holds another run: training.epochs was 1 and is now 2")
+
+
+def killed_by_the_system(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_processes_of_their_own_take_no_other_with_them(tmp_path: Path) -> None:
+    (cell,) = grid(tmp_path, ["split-digits"], ["gpm"], [0], threads=1, **SMALL)
+    executor = LocalProcesses(2)
+    futures = [executor.submit(killed_by_the_system), executor.submit(work, cell.experiment, cell.directory)]
+    assert str(futures[0].exception()) == "its process was killed (SIGKILL)"
+    assert futures[1].exception() is None
+    assert Result.load(cell.directory).accuracy
+    assert part_done(cell) == 1.0
+
+
+def test_stopped_before_they_began(tmp_path: Path) -> None:
+    executor = LocalProcesses(1)
+    executor.stop()
+    cells = [Cell(cell.experiment, cell.directory) for cell in grid(tmp_path, ["split-digits"], ["gpm"], [0], **SMALL)]
+    assert [standing.state for standing in run_grid(cells, executor)] == [STOPPED]
+    assert not cells[0].directory.exists()
+
+
+def test_how_far_a_run_has_come(tmp_path: Path) -> None:
+    (cell,) = grid(tmp_path, ["split-digits"], ["gpm"], [0], tasks=2, epochs=4)
+    assert part_done(cell) == 0.0
+    cell.directory.mkdir(parents=True)
+    (cell.directory / "config.toml").write_text("[stream]\ntasks = [{}, {}]\n")
+    (cell.directory / "log.jsonl").write_text('{"event": "epoch", "task": 1, "epoch": 2}\n{"event": "resumed"}\n')
+    assert part_done(cell) == 0.75
+    assert run_grid([], InThisProcess()) == []
