@@ -9,9 +9,10 @@ from cuber.methods.cuber import CUBER
 from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
 from cuber.methods.method import Method
+from cuber.methods.owm import OWM
 from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
 
-METHODS: dict[str, type[Method]] = {"cuber": CUBER, "trgp": TRGP, "gpm": GPM, "finetune": FineTune}
+METHODS: dict[str, type[Method]] = {"cuber": CUBER, "trgp": TRGP, "gpm": GPM, "owm": OWM, "finetune": FineTune}
 
-__all__ = ["CUBER", "GPM", "METHODS", "TRGP", "FineTune", "Method", "setting"]
+__all__ = ["CUBER", "GPM", "METHODS", "OWM", "TRGP", "FineTune", "Method", "setting"]
