@@ -61,6 +61,7 @@ class OWM(ModulatedSteps):
 
     def _invert(self) -> None:
         """Find P of every layer, for steps on its weights."""
+        self._projectors = {}
         for name, inverse in self.memory.items():
             if name in self.layers:
                 weight = self.layers[name].parameter
