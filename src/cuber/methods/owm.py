@@ -36,7 +36,7 @@ class OWM(ModulatedSteps):
     """Let the weights of a layer change only across the inputs that old tasks have shown it."""
 
     alpha: PerLayer = setting(
-        1.0,
+        0.3,
         "how little a mean input of old tasks counts: the smaller, the firmer it is held",
         low=1e-9,
         per_layer=True,
