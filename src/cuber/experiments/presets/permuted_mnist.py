@@ -13,8 +13,8 @@ GPM = {"samples": 300, "threshold": [0.95, 0.99, 0.99], "threshold_step": 0.0}
 TRGP = {**GPM, "eps1": 0.5}
 CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 
-# Found on validation data of another seed. The paper's table has a rate of 0.3, which belongs to a program that projects
-# from the first step on and keeps little of it: here the first task is learnt freely, and 0.3 is too much for that.
+# Found on validation data of another seed. The rate in the paper's table, 0.3, belongs to a program that projects from
+# the very first step, which keeps steps small; here the first task is learnt freely, and 0.3 is too much for that.
 OWM = {"lr": 0.03, "alpha": 300.0}
 
 PAPER: Settings = {
