@@ -15,6 +15,8 @@ from cuber.errors import CuberError, CuberWarning
 
 Batch = Any
 
+NO_BATCH = "the loader yields no batch: give begin_task and end_task the task's training data"
+
 
 def map_tensors(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
     """The same batch with every tensor in it replaced by ``function(tensor)``."""
@@ -69,8 +71,16 @@ def take(loader: Iterable[Batch], count: int) -> list[Batch]:
         if missing <= 0:
             break
     if not taken:
-        raise CuberError("the loader yields no batch: give begin_task and end_task the task's training data")
+        raise CuberError(NO_BATCH)
     return taken
+
+
+def count(loader: Iterable[Batch]) -> int:
+    """How many samples a loader yields, counted."""
+    samples = sum(map(size, loader))
+    if not samples:
+        raise CuberError(NO_BATCH)
+    return samples
 
 
 def check_loader(loader: object, verb: str) -> None:

@@ -67,8 +67,8 @@ def test_what_is_no_list_of_seeds(text: str) -> None:
 
 
 def test_a_file_says_the_same(tmp_path: Path) -> None:
-    text = 'benchmarks = "split-digits"\nmethods = ["cuber", "gpm"]\nseeds = "0-1"\ntasks = 2\n[settings]\neps2 = [0.0, 0.1]'
-    (tmp_path / "grid.toml").write_text(text)
+    lines = ['benchmarks = "split-digits"', 'methods = ["cuber", "gpm"]', 'seeds = "0-1"', "tasks = 2"]
+    (tmp_path / "grid.toml").write_text("\n".join([*lines, "[settings]", "eps2 = [0.0, 0.1]"]))
     cells = grid("runs", ["split-digits"], ["cuber", "gpm"], [0, 1], {"eps2": [0.0, 0.1]}, tasks=2)
     assert read_grid(tmp_path / "grid.toml", "runs") == cells
 

@@ -23,6 +23,7 @@ from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
 from cuber.methods.method import Method
 from cuber.methods.multitask import Multitask
+from cuber.methods.owm import OWM
 from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
 
@@ -30,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
     "cuber": CUBER,
     "trgp": TRGP,
     "gpm": GPM,
+    "owm": OWM,
     "finetune": FineTune,
     "multitask": Multitask,
 }
@@ -50,6 +52,7 @@ __all__ = [
     "CUBER",
     "GPM",
     "METHODS",
+    "OWM",
     "TRGP",
     "FineTune",
     "Method",

@@ -53,6 +53,14 @@ class Gram:
         self.count += other.count
 
     @property
+    def matrix(self) -> Tensor:
+        """M itself, d x d."""
+        if self._matrix is not None:
+            return self._matrix
+        vectors = torch.cat(self._vectors)
+        return vectors.T @ vectors
+
+    @property
     def energy(self) -> float:
         """The trace of M: the summed squared length of all vectors."""
         if self._matrix is not None:

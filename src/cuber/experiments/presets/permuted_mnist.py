@@ -13,8 +13,12 @@ GPM = {"samples": 300, "threshold": [0.95, 0.99, 0.99], "threshold_step": 0.0}
 TRGP = {**GPM, "eps1": 0.5}
 CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 
+# Found on validation data of another seed. The rate in the paper's table, 0.3, belongs to a program that projects from
+# the very first step, which keeps steps small; here the first task is learnt freely, and 0.3 is too much for that.
+OWM = {"lr": 0.03, "alpha": 300.0}
+
 PAPER: Settings = {
-    "owm": {"lr": 0.3},
+    "owm": OWM,
     "ewc": {"lr": 0.03, "lam": 1000},
     "agem": {"lr": 0.1, "memory": 1000},
     "er": {"lr": 0.1, "memory": 1000},
@@ -22,7 +26,7 @@ PAPER: Settings = {
     "trgp": TRGP,
     "cuber": CUBER,
 }
-"""The paper's table of hyper-parameters; it has no HAT here, which needs to know the task."""
+"""The paper's table of hyper-parameters, but for OWM; it has no HAT here, which needs to know the task."""
 
 
 def perceptron(stream: Stream) -> nn.Module:
