@@ -174,6 +174,7 @@ def test_every_task_can_be_asked_in_the_middle_of_learning_and_nothing_is_change
             if curious:
                 answers = [logits(learner, task, loader[0][0]) for task in (0, 1, 2, None)]
                 assert [answer.shape[1] for answer in answers[:3]] == CLASSES
+                assert repr(learner).endswith("learning task 0\n  tasks 0 to 2, all at once")
         learner.end_task(loader)
     assert same_bits(learners[0].model, learners[1].model)
 
