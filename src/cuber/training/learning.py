@@ -18,7 +18,7 @@ from cuber.methods.settings import settings_of
 from cuber.networks.heads import heads_of
 from cuber.streams import Stream
 from cuber.training.checks import check_fit
-from cuber.training.evaluate import evaluate
+from cuber.training.evaluate import evaluate, reshuffled
 from cuber.training.progress import Progress
 from cuber.training.randomness import check_seed, derive, seeded
 from cuber.training.result import AccuracyMatrix, Result
@@ -82,6 +82,7 @@ def _learn(learner: Method, stream: Stream, recipe: Recipe) -> Result:
         result.regimes = _regimes(learner)
         _test(learner, stream, position, recipe.training.evaluation_batch_size, result)
         trainer.tell(result.history[-1][-1].train_loss, finished=True)
+    result.reshuffled = reshuffled(learner, stream, recipe.training.evaluation_batch_size, recipe.seed)
     return result
 
 

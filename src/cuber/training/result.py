@@ -49,6 +49,8 @@ class Result:
     accuracy: AccuracyMatrix = field(default_factory=list)
     accuracy_bare: AccuracyMatrix | None = None
     """The same with ``as_task(None)``: nobody says which task it is. Only where tasks share a head."""
+    reshuffled: list[list[float]] = field(default_factory=list)
+    """The last row again, for other orders of the test samples. Only where batches are normalized by themselves."""
     regimes: list[dict[str, dict[int, dict[str, Any]]]] = field(default_factory=list)
     """Task -> layer -> old task -> regime, and why."""
     history: list[list[Epoch]] = field(default_factory=list)
@@ -87,6 +89,28 @@ class Result:
         }
         first = ["benchmark", "method", "seed", "acc", "bwt", "forgetting", "accuracy"]
         return _plain({name: values[name] for name in [*first, *(name for name in values if name not in first)]})
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Result:
+        """The result that ``to_dict`` was made of."""
+        own = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
+        own["history"] = [[Epoch(**epoch) for epoch in epochs] for epochs in own["history"]]
+        own["regimes"] = [
+            {layer: {int(old): regime for old, regime in by_task.items()} for layer, by_task in by_layer.items()}
+            for by_layer in own["regimes"]
+        ]
+        return cls(**own)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> Result:
+        """Read ``directory/result.json``."""
+        path = Path(directory) / FILE_NAME
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise CuberError(f"cannot read {path}: {error.strerror or error}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CuberError(f"{path} is damaged, or not the result of a run ({error})") from error
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Write ``directory/result.json``, all of it or nothing."""
