@@ -44,7 +44,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     if comparison.unfinished:
         console.print(Text("Not counted", style="bold"))
         for run in comparison.unfinished:
-            console.print(Text(f"  {_unfinished(run)}", style="yellow"))
+            console.print(Text(f"  {_unfinished(run)}", style="yellow"), soft_wrap=True)
 
 
 def _table(sheet: Sheet, console: Console) -> Table:
@@ -71,8 +71,11 @@ def _width(column: Column, cells: list[str]) -> int:
 
 def _unfinished(run: Run) -> str:
     """In one line: "runs/a (cuber on split-digits, seed 1): incomplete, 2 of 5 tasks learnt"."""
+    reason = " ".join(run.reason.split())
+    if reason.startswith(str(run.directory)):  # the sentence about a damaged file names it
+        return reason
     name = f" ({run.name})" if run.name else ""
-    return f"{run.directory}{name}: {run.state}, {' '.join(run.reason.split())}"
+    return f"{run.directory}{name}: {run.state}, {reason}"
 
 
 # For documents
@@ -117,7 +120,7 @@ def _latex(sheet: Sheet, number: int) -> str:
             r"\begin{table}",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
             rf"\caption{{{_escaped(sheet.caption)}}}",
-            rf"\label{{tab:{label}-{number}}}",
+            rf"\label{{tab:{label}-{number}}}\smallskip",
             rf"\begin{{tabular}}{{{layout}}}",
             r"\toprule",
             head + r" \\",
