@@ -61,6 +61,12 @@ def test_how_far_an_unfinished_run_got(tmp_path):
     assert run.name == "gpm on split-digits, seed 3"
 
 
+def test_between_two_tasks_no_epoch_is_named(tmp_path):
+    log = logged({"event": "epoch", "task": 0, "epoch": 5}, {"event": "evaluation", "task": 0, "accuracy": [1.0]})
+    (run,) = load([write(tmp_path, config=CONFIG, log_jsonl=log)])
+    assert run.reason == "1 of 3 tasks learnt"
+
+
 def test_a_run_that_has_only_begun(tmp_path):
     (run,) = load([write(tmp_path, config='[experiment]\nmethod = "gpm"\nseed = 0\n')])
     assert (run.state, run.reason, run.name) == (INCOMPLETE, "0 tasks learnt", "seed 0")
