@@ -61,6 +61,19 @@ def test_every_method_on_every_benchmark(cuber, benchmark, method, tmp_path):
 
 
 @pytest.mark.parametrize("benchmark", ["overlap-digits", "permuted-digits"])
+def test_all_tasks_at_once(cuber, benchmark, tmp_path):
+    code, out, err = cuber("run", benchmark, "--method", "multitask", "--out", str(tmp_path), *QUICK)
+    assert (code, err) == (0, "")
+    assert re.match(r"all tasks  loss \d\.\d+  validation accuracy +\d+\.\d %", out)
+    assert re.search(r"^ all tasks +\d+\.\d +\d+\.\d", out, re.MULTILINE)
+    assert re.search(r"ACC \d+\.\d\d %  BWT -  forgetting -  time", out)
+    assert ("with bare weights" in out) == (benchmark == "permuted-digits")
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert [len(row) for row in result["accuracy"]] == [2]
+    assert (result["method"], result["bwt"]) == ("multitask", None)
+
+
+@pytest.mark.parametrize("benchmark", ["overlap-digits", "permuted-digits"])
 def test_tables_fit_into_80_columns_untruncated(cuber, benchmark):
     _, out, _ = cuber("run", benchmark, "--epochs", "1")
     tables = out.split("ACC ")[0]
@@ -229,15 +242,42 @@ def test_out_must_be_a_place_to_write_to(cuber, tmp_path):
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_a_result_is_replaced_only_by_force(cuber, tmp_path):
+def test_another_run_is_not_written_over_unless_asked(cuber, tmp_path):
     assert cuber("run", "--out", str(tmp_path), *QUICK)[0] == 0
     before = (tmp_path / "result.json").read_text()
     code, out, err = cuber("run", "--out", str(tmp_path), "--seed", "1", *QUICK)
     assert (code, out) == (2, "")
-    assert re.fullmatch(r"cuber: .*result\.json is there already: .* --force\n", err)
+    assert re.fullmatch(
+        r"cuber: .* holds a run with another configuration: experiment.seed was 0 and is now 1; .*\n", err
+    )
     assert (tmp_path / "result.json").read_text() == before
-    assert cuber("run", "--out", str(tmp_path), "--seed", "1", "--force", *QUICK)[0] == 0
+    assert cuber("run", "--out", str(tmp_path), "--seed", "1", "--fresh", *QUICK)[0] == 0
     assert json.loads((tmp_path / "result.json").read_text())["seed"] == 1
+
+
+def test_a_finished_run_is_shown_again_and_not_made_again(cuber, tmp_path):
+    first = cuber("run", "--out", str(tmp_path), "--quiet", *QUICK)
+    files = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = cuber("run", "--out", str(tmp_path), "--quiet", *QUICK)
+    assert again == (0, f"{tmp_path} holds this run already; --fresh starts it over\n\n{first[1]}", "")
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
+
+
+def test_files_of_others_are_left_alone(cuber, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for fresh in ([], ["--fresh"]):
+        code, _, err = cuber("run", "--out", str(tmp_path), *fresh, *QUICK)
+        assert (code, err) == (
+            2,
+            f"cuber: {tmp_path} holds files that are not those of a run: choose another directory\n",
+        )
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("option", [["--fresh"], ["--checkpoint-every", "1"], ["--log", "tensorboard"]])
+def test_options_of_the_directory_need_one(cuber, option):
+    code, _, err = cuber("run", *option, *QUICK)
+    assert (code, err) == (2, f"cuber: {option[0]} is about the directory of a run: name one with --out\n")
 
 
 def test_a_result_that_can_no_longer_be_written_is_shown_all_the_same(cuber, tmp_path, monkeypatch):
@@ -262,12 +302,24 @@ Lines.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 """From outside, a signal could come after a fast run has ended."""
 
 
-def test_interrupted(tmp_path):
-    running = process("run", "--out", str(tmp_path / "new"), first=INTERRUPTS_ITSELF)
+def test_interrupted_with_nothing_kept():
+    _, err = (running := process("run", first=INTERRUPTS_ITSELF)).communicate(timeout=300)
+    assert (running.returncode, err) == (130, "cuber: interrupted\n")
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_interrupted_and_gone_on_with(cuber, tmp_path, name, code):
+    first = INTERRUPTS_ITSELF.replace("SIGINT", name)
+    quick = ["--epochs", "2", "--tasks", "2"]
+    running = process("run", "--out", str(tmp_path), *quick, first=first)
     _, err = running.communicate(timeout=300)
-    assert running.returncode == 130
-    assert err == "cuber: interrupted\n"
-    assert not (tmp_path / "new").exists()
+    assert running.returncode == code
+    assert err == "cuber: stopped in task 0 ('digits 0-3'), epoch 2, before step 1; the same again goes on from there\n"
+    assert not (tmp_path / "result.json").exists()
+    assert cuber("run", "--out", str(tmp_path), *quick)[0] == 0
+    assert cuber("run", "--out", str(tmp_path / "undisturbed"), *quick)[0] == 0
+    resumed, undisturbed = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("", "undisturbed"))
+    assert resumed["accuracy"] == undisturbed["accuracy"]
 
 
 def test_real_bugs_are_not_hidden(monkeypatch):

@@ -35,7 +35,7 @@ def runs(tmp_path):
     for seed in range(3):
         write(tmp_path / f"trgp-{seed}", result("trgp", seed, accuracy=shifted(seed, 0)))
         write(tmp_path / f"cuber-{seed}", result("cuber", seed, accuracy=shifted(2.5 * seed, 0.1)))
-    write(tmp_path / "cuber-3", config='[run]\nbenchmark = "made-up"\nmethod = "cuber"\nseed = 3\n')
+    write(tmp_path / "cuber-3", config='[experiment]\nbenchmark = "made-up"\nmethod = "cuber"\nseed = 3\n')
     return tmp_path
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.datasets import files
+from tests.packages import install
 
 GUIDES = Path(__file__).parent.parent / "docs"
 
@@ -27,3 +33,50 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     out = capsys.readouterr().out
     assert re.search(r"print\(flowers\) +# (.*)", text).group(1) in out
     assert "Result(cuber on flowers, 2 tasks" in out
+
+
+def cuber(*arguments: str, site: Path) -> str:
+    """What a process prints that finds the packages of a folder too."""
+    searched = [str(site), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, searched)), "COLUMNS": "80"}
+    command = [sys.executable, "-c", "from cuber.cli import main; main()", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_adding_a_method_from_outside(tmp_path: Path) -> None:
+    text = (GUIDES / "adding-a-method.md").read_text()
+    modules = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL))
+    offers = dict(re.findall(r'^(\w+) = "(.*)"$', text, re.MULTILINE))
+    assert offers == {"nothing": "nothing:Nothing", "anchor": "anchor:Anchor"}
+    assert modules.keys() == offers.keys()
+    assert len(modules["nothing"].splitlines()) < 15
+    site = tmp_path / "site"
+    site.mkdir()
+    install(site, "my-methods", modules, offers)
+
+    listed = cuber("list", site=site)
+    assert re.search(r"^  nothing  Plain training on task after task *$", listed, re.MULTILINE)
+    assert re.search(r"^  anchor  The weights are pulled back", listed, re.MULTILINE)
+    assert re.search(r"^    strength +0\.1 +how hard they are pulled *$", listed, re.MULTILINE)
+
+    def result(method: str, *options: str) -> dict[str, Any]:
+        quick = ["--tasks", "3", "--epochs", "2", "--quiet", "--out", str(tmp_path / method)]
+        cuber("run", "--method", method, *quick, *options, site=site)
+        values = json.loads((tmp_path / method / "result.json").read_text())
+        assert values.pop("method") == method
+        del values["seconds"]
+        for epochs in values["history"]:
+            for epoch in epochs:
+                del epoch["seconds"]
+        return values
+
+    plain = result("finetune")
+    assert result("nothing") == plain
+    anchored = result("anchor", "--set", "strength=0.5")
+    assert anchored["settings"]["strength"] == 0.5
+    assert anchored["bytes"][-1]["anchors"] > 0
+    assert anchored["history"][0] == plain["history"][0]  # nothing to be pulled back to
+    assert anchored["history"][1] != plain["history"][1]
+    assert anchored["bwt"] > plain["bwt"]

@@ -32,6 +32,17 @@ def test_with_one_task_there_is_nothing_to_transfer_back_to():
     assert metrics.forgetting([[91.0]]) is None
 
 
+def test_tasks_learnt_at_once_have_one_row_and_nothing_to_transfer_back_to():
+    matrix = [[91.0, 92.0, 96.0]]
+    assert metrics.average_accuracy(matrix) == 93
+    assert metrics.diagonal(matrix) == [91, 92, 96]
+    assert metrics.old_tasks(matrix) == 0
+    assert metrics.backward_transfer(matrix) is None
+    assert metrics.forgetting(matrix) is None
+    assert metrics.forward_transfer(matrix, alone=[90, 90, 90]) == 3
+    assert [metrics.old_tasks(MATRIX[:rows]) for rows in range(1, 5)] == [0, 1, 2, 3]
+
+
 def test_most_selected_counts_layers_and_those_that_fell():
     def regime(number, fell=None):
         return {"regime": number, "fell": fell}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +16,9 @@ from cuber.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from cuber.training import RunDirectory
+
 
 INTERRUPTED = 130
 
@@ -70,23 +71,31 @@ def run(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
     ] = None,
-    out: Annotated[str | None, typer.Option(help="Write DIR/result.json.", metavar="DIR")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a result.json that is there already.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Keep the run there; the same command again goes on where it stopped."),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, whatever is there.")] = False,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(metavar="EPOCHS", help="How often to save; else about once a minute.")
+    ] = None,
+    log: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Log to tensorboard, wandb or mlflow too.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads for torch.")] = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the figures at the end.")] = False,
 ) -> None:
     """Learn a benchmark's tasks one after another, and show what became of the old ones."""
     console = _console()
-    if out is not None:
-        _check_directory(out, force)  # better now than after the training
     from cuber.experiments import Experiment
     from cuber.experiments import run as run_experiment
-    from cuber.methods import METHODS
+    from cuber.methods import find_method
     from cuber.methods.settings import parse_settings
     from cuber.report import Bars, Lines, show_result, show_summary
+    from cuber.training import Stopped, UnwrittenResultError
 
-    given = parse_settings(METHODS[method], settings or []) if method in METHODS else {}
+    given = parse_settings(find_method(method), settings or [])
     experiment = Experiment(
         benchmark=benchmark,
         method=method,
@@ -107,16 +116,23 @@ def run(
         options=({"order": order} if order else {}) | ({"mnist_twice": True} if mnist_twice else {}),
         data_dir=data_dir,
     )
-    if quiet:
-        result = run_experiment(experiment)
-    else:
-        with (Bars if console.is_terminal else Lines)(console) as progress:
-            result = run_experiment(experiment, progress)
+    directory = _directory(out, fresh, checkpoint_every, log or [])
+    show = show_summary if quiet else show_result
     try:
-        if out is not None:
-            result.save(out)
-    finally:  # what was learnt is shown even where it could not be written
-        (show_summary if quiet else show_result)(result, console)
+        if quiet:
+            result = run_experiment(experiment, directory)
+        else:
+            with (Bars if console.is_terminal else Lines)(console) as progress:
+                result = run_experiment(experiment, directory, progress)
+    except Stopped as stopped:
+        print(f"cuber: {stopped}", file=sys.stderr)
+        sys.exit(128 + stopped.signal)
+    except UnwrittenResultError as error:
+        show(error.result, console)  # what was learnt is shown even where it could not be written
+        raise
+    if directory is not None and directory.was_finished:
+        console.print(f"{out} holds this run already; --fresh starts it over\n", soft_wrap=True, markup=False)
+    show(result, console)
 
 
 @app.command(name="list")
@@ -161,22 +177,18 @@ def _console() -> Console:
     return Console()
 
 
-def _check_directory(name: str, force: bool) -> None:
-    """Raise a sentence unless a result can be written there; leaves nothing behind."""
-    directory = Path(name)
-    missing: list[Path] = []
-    try:
-        if not name or (directory.exists() and not directory.is_dir()):
-            raise CuberError(f"--out takes a directory, and '{name}' is none")
-        if (directory / "result.json").exists() and not force:
-            raise CuberError(f"{directory / 'result.json'} is there already: choose another --out, or add --force")
-        missing = [path for path in (directory, *directory.parents) if not path.exists()]
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise CuberError(f"cannot write to {directory}: {error.strerror or error}") from error
-    finally:
-        for path in missing:
-            with contextlib.suppress(OSError):
-                path.rmdir()
+def _directory(out: str | None, fresh: bool, checkpoint_every: int | None, loggers: list[str]) -> RunDirectory | None:
+    """Where the run is kept, if anywhere."""
+    if out is None:
+        for option, given in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", loggers)):
+            if given:
+                raise CuberError(f"{option} is about the directory of a run: name one with --out")
+        return None
+    if not out:
+        raise CuberError("--out takes a directory, and '' is none")
+    from cuber.loggers import make_logger
+    from cuber.training import RunDirectory
+
+    path = Path(out)
+    made = [make_logger(name, path) for name in loggers]
+    return RunDirectory(path, checkpoint_every=checkpoint_every, fresh=fresh, loggers=made)

@@ -1,7 +1,7 @@
 """The figures of continual learning, from the accuracy matrix.
 
-``matrix[i][j]`` is the test accuracy on task j after learning task i, in percent; None where j > i. A figure that is a
-mean over old tasks is None while there is no old task.
+``matrix[i][j]`` is the test accuracy on task j after learning task i, in percent; None where j > i. Tasks learnt at
+once have one row between them. A figure that is a mean over old tasks is None while there is no old task.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def average_accuracy(matrix: Matrix) -> float:
     >>> average_accuracy([[90.0, None], [80.0, 100.0]])
     90.0
     """
-    return _mean(_learnt(matrix, len(matrix) - 1))
+    return _mean(_learnt(matrix, -1))
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
@@ -26,8 +26,9 @@ def backward_transfer(matrix: Matrix) -> float | None:
     >>> backward_transfer([[90.0, None], [80.0, 100.0]])
     -10.0
     """
-    last, own = _learnt(matrix, len(matrix) - 1), diagonal(matrix)
-    return _mean([last[j] - own[j] for j in range(len(own) - 1)]) if len(own) > 1 else None
+    last, own = _learnt(matrix, -1), diagonal(matrix)
+    changes = [last[j] - own[j] for j in range(old_tasks(matrix))]
+    return _mean(changes) if changes else None
 
 
 def forgetting(matrix: Matrix) -> float | None:
@@ -36,9 +37,8 @@ def forgetting(matrix: Matrix) -> float | None:
     >>> forgetting([[90.0, None, None], [95.0, 80.0, None], [94.0, 85.0, 70.0]])
     0.5
     """
-    tasks = len(matrix)
-    rows = [_learnt(matrix, i) for i in range(tasks)]
-    losses = [max(rows[i][j] for i in range(j, tasks)) - rows[-1][j] for j in range(tasks - 1)]
+    rows = [_learnt(matrix, i) for i in range(len(matrix))]
+    losses = [max(row[j] for row in rows if j < len(row)) - rows[-1][j] for j in range(old_tasks(matrix))]
     return _mean(losses) if losses else None
 
 
@@ -76,13 +76,25 @@ def most_selected(regimes: dict[str, dict[int, dict[str, float | None]]]) -> int
 
 
 def diagonal(matrix: Matrix) -> list[float]:
-    """The accuracy of each task right after it was learnt."""
-    return [_learnt(matrix, i)[i] for i in range(len(matrix))]
+    """The accuracy of each task right after it was learnt.
+
+    >>> diagonal([[90.0, None], [80.0, 100.0]])
+    [90.0, 100.0]
+    """
+    own: list[float] = []
+    for row in range(len(matrix)):
+        own += _learnt(matrix, row)[len(own) :]
+    return own
+
+
+def old_tasks(matrix: Matrix) -> int:
+    """How many tasks were there already when the last was learnt."""
+    return len(_learnt(matrix, -2)) if len(matrix) > 1 else 0
 
 
 def _learnt(matrix: Matrix, row: int) -> list[float]:
     """A row as far as its tasks have been learnt."""
-    return [value for value in matrix[row][: row + 1] if value is not None]
+    return [value for value in matrix[row] if value is not None]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from cuber.experiments.results import DAMAGED, FAILED, FINISHED, INCOMPLETE, loa
 from tests.made_up import MATRIX, result, write
 
 CONFIG = """
-[run]
+[experiment]
 benchmark = "split-digits"
 method = "gpm"
 seed = 3
@@ -33,7 +33,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     assert run.reason == ""
     assert run.result.to_dict() == made.to_dict()
     assert run.result.regimes == regimes  # the numbers of old tasks are numbers again
-    assert run.config["run"]["method"] == "gpm"
+    assert run.config["experiment"]["method"] == "gpm"
     assert run.name == "cuber on made-up, seed 0"  # what was run, whatever the configuration says
 
 

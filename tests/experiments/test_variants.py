@@ -64,7 +64,7 @@ def test_equal_values_are_equal_however_they_are_written():
 
 
 def test_machine_threads_and_place_make_no_variant():
-    configs = [{"run": {"threads": n, "device": f"cuda:{n}", "seed": n, "parameters": 9}} for n in range(2)]
+    configs = [{"experiment": {"threads": n, "device": f"cuda:{n}", "seed": n, "parameters": 9}} for n in range(2)]
     machines = [{"threads": n} for n in range(2)]
     runs = [run(seed=n, config=configs[n], machine=machines[n]) for n in range(2)]
     assert labels(group(runs)) == ["cuber"]

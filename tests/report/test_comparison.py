@@ -280,7 +280,7 @@ def test_what_must_be_known_of_the_runs_is_said_once_whatever_the_table():
 
 
 def test_unfinished_runs_are_listed_and_never_counted():
-    runs = [Run(Path("a"), FINISHED, {}, result()), Run(Path("b"), INCOMPLETE, {"run": {"method": "cuber"}})]
+    runs = [Run(Path("a"), FINISHED, {}, result()), Run(Path("b"), INCOMPLETE, {"experiment": {"method": "cuber"}})]
     comparison = compare(runs, group(runs))
     assert comparison.unfinished == runs[1:]
     assert comparison.sheets[0].rows[0]["seeds"] == 1

@@ -22,7 +22,10 @@ from tests.made_up import result, shifted
 CIFAR = "split-cifar100"
 METHODS = ("multitask", "owm", "ewc", "hat", "agem", "er", "gpm", "trgp")
 BROKEN = Run(
-    Path("runs/x_1"), FAILED, {"run": {"method": "gpm", "benchmark": "b", "seed": 4}}, reason="100 % of\nthe disk"
+    Path("runs/x_1"),
+    FAILED,
+    {"experiment": {"method": "gpm", "benchmark": "b", "seed": 4}},
+    reason="100 % of\nthe disk",
 )
 
 

@@ -78,6 +78,30 @@ def test_any_number_of_tasks_fits(tasks, bare):
     assert f"{tasks - 1} part {tasks - 1}" in text
 
 
+@pytest.mark.parametrize("bare", [False, True])
+def test_tasks_learnt_at_once_have_one_row(bare):
+    made = result(5, bare=bare)
+    made.accuracy = [[80.0, 81.0, 82.0, 83.0, 84.0]]
+    made.accuracy_bare = [[70.0] * 5] if bare else None
+    text = printed(show_result, made)
+    assert line(text, "all tasks") == ["all", "tasks", "80.0", "81.0", "82.0", "83.0", "84.0"]
+    assert "change" not in text
+    assert "part" not in text
+    assert ("bare weights" in text) == bare
+    assert "ACC 82.00 %  BWT -  forgetting -" in text
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_many_tasks_learnt_at_once_have_a_row_each(bare):
+    made = result(20)
+    made.accuracy = [[60.0 + task for task in range(20)]]
+    made.accuracy_bare = [[50.0] * 20] if bare else None
+    text = printed(show_result, made)
+    assert line(text, "19 part 19") == ["19", "part", "19", "79.0", *(["50.0"] if bare else [])]
+    assert "when learnt" not in text
+    assert "change" not in text
+
+
 def regime(number, fell=None):
     return {"regime": number, "ratio": 0.5, "cosine": 0.1, "fell": fell}
 
@@ -145,3 +169,14 @@ def test_bars_are_taken_down_when_training_fails():
             raise ValueError
 
     assert printed(show, colours=True).rstrip().endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_tasks_learnt_at_once_have_one_line_and_one_bar():
+    moment = Moment(None, 5, "all tasks", 2, 5, 0.25, 52.0, True, 1.5, finished=True)
+
+    def show(kind, console):
+        with kind(console) as progress:
+            progress(moment)
+
+    assert printed(show, Lines) == "all tasks  loss 0.250  validation accuracy  52.0 %    1.5 s\n"
+    assert "all tasks" in printed(show, Bars, colours=True)

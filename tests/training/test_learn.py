@@ -154,7 +154,7 @@ def test_other_optimizers():
     stream = small.stream(2, shared_head=True)
     for factory, name in [
         (torch.optim.Adam, "Adam"),
-        (functools.partial(torch.optim.SGD, momentum=0.9), "SGD"),
+        (functools.partial(torch.optim.SGD, momentum=0.9), "SGD(momentum=0.9)"),
         (lambda parameters, lr: torch.optim.AdamW(parameters, lr), "<lambda>"),
     ]:
         learner = cuber.CUBER(small.model(shared_head=True))

@@ -11,7 +11,8 @@ from torch import nn
 import cuber
 from cuber.layers import normalizes_by_batch
 from cuber.training import derive
-from cuber.training.evaluate import ORDERS, evaluate
+from cuber.training.evaluate import evaluate
+from cuber.training.run import ORDERS
 from tests.training import small
 
 QUICK = {"epochs": 2, "lr": 0.1, "batch_size": 4, "evaluation_batch_size": 7}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cuber.experiments.benchmark import Benchmark
 from cuber.experiments.presets import BENCHMARKS
-from cuber.methods import METHODS, Method
+from cuber.methods import METHODS, Method, all_methods
 from cuber.methods.settings import settings_of
 
 
@@ -28,8 +28,9 @@ def benchmarks() -> list[Entry]:
 
 
 def methods() -> list[Entry]:
-    """Every method, each with the settings that the ones before it do not have."""
-    return [_method(name, method) for name, method in reversed(METHODS.items())]
+    """Every method, each with the settings that the ones before it do not have; those of other packages come last."""
+    outside = {name: method for name, method in all_methods().items() if name not in METHODS}
+    return [_method(name, method) for name, method in (*reversed(METHODS.items()), *outside.items())]
 
 
 def _benchmark(benchmark: Benchmark) -> Entry:

@@ -10,7 +10,7 @@ from typing import Any
 from cuber.errors import CuberError, unknown
 from cuber.experiments.benchmark import Benchmark, Protocol
 from cuber.experiments.presets import BENCHMARKS
-from cuber.methods import METHODS, Method
+from cuber.methods import METHODS, Method, find_method
 from cuber.methods.settings import LARGEST, is_number, short
 from cuber.streams import Stream
 from cuber.training import Training, check_seed
@@ -49,8 +49,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.benchmark not in BENCHMARKS:
             raise unknown("benchmark", self.benchmark, BENCHMARKS)
-        if self.method not in METHODS:
-            raise unknown("method", self.method, METHODS)
+        find_method(self.method)
         check_seed(self.seed)
         for name, most in (("threads", MOST_THREADS), ("train_per_task", LARGEST), ("test_per_task", LARGEST)):
             value = getattr(self, name)
@@ -69,7 +68,7 @@ class Experiment:
     @property
     def method_class(self) -> type[Method]:
         """The method that its name stands for."""
-        return METHODS[self.method]
+        return find_method(self.method)
 
     def training(self) -> Training:
         """The benchmark's settings of the loop, with those given here in their place."""
@@ -94,7 +93,15 @@ class Experiment:
         stream = self.preset.stream(self.seed, **where, **{**self._protocol().options, **self.options})
         if self.tasks is not None:
             stream = stream.first(self.tasks)
-        return stream.shrink(self.train_per_task, self.test_per_task, self.seed)
+        return stream.shrink(self.train_per_task, self.test_per_task, self.seed).noting(*self.notes())
+
+    def about(self) -> dict[str, Any]:
+        """What a result depends on beyond the training and the method's settings, for a run's configuration."""
+        names = ("method", "tasks", "train_per_task", "test_per_task")
+        protocol = self.protocol or next(iter(self.preset.protocols), None)
+        options = {name: values[0] for name, values in self.preset.options.items()}
+        chosen = {**options, **self._protocol().options, **self.options}
+        return {name: getattr(self, name) for name in names} | {"protocol": protocol, "options": chosen}
 
     def _presets(self) -> dict[str, Any]:
         """What benchmark and protocol have to say about the method."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +12,8 @@ from typing import Any
 
 from cuber.errors import CuberError
 from cuber.training import Result
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-RESULT, CONFIG, LOG, ERROR, CHECKPOINT = "result.json", "config.toml", "log.jsonl", "error.json", "checkpoint"
+from cuber.training.directory import CHECKPOINT, CONFIG, ERROR, LOG, read_config
+from cuber.training.result import FILE_NAME as RESULT
 
 FINISHED, INCOMPLETE, FAILED, DAMAGED = "finished", "incomplete", "failed", "damaged"
 
@@ -57,7 +51,7 @@ class Run:
     @property
     def about(self) -> Mapping[str, Any]:
         """What the configuration says of the run as a whole: benchmark, method, seed, and what was chosen besides."""
-        return {**_table(self.config, "run"), **_table(self.config, "experiment")}
+        return _table(self.config, "experiment")
 
     @property
     def name(self) -> str:
@@ -103,7 +97,7 @@ def _read(directory: Path) -> Run:
     config: Mapping[str, Any] = {}
     try:
         if (directory / CONFIG).exists():
-            config = _config(directory / CONFIG)
+            config = _config(directory)
         if (directory / RESULT).exists():
             return Run(directory, FINISHED, config, _checked(Result.load(directory), directory / RESULT))
         if (directory / ERROR).exists():
@@ -115,11 +109,13 @@ def _read(directory: Path) -> Run:
     return Run(directory, INCOMPLETE, config, reason=_progress(directory, config))
 
 
-def _config(path: Path) -> Mapping[str, Any]:
+def _config(directory: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_config(directory)
     except (OSError, ValueError) as error:
-        raise CuberError(f"{path} is damaged, or not the configuration of a run ({_said(error)})") from error
+        raise CuberError(
+            f"{directory / CONFIG} is damaged, or not the configuration of a run ({_said(error)})"
+        ) from error
 
 
 def _message(path: Path) -> str:

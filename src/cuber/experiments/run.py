@@ -1,28 +1,41 @@
-"""Running one experiment: a function of its description."""
+"""Running one experiment: a function of its description and of the directory that it is kept in."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from cuber.experiments.config import Experiment
-from cuber.training import Progress, Result, derive, learn, seeded
+from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
 
 
-def run(experiment: Experiment, progress: Progress | None = None) -> Result:
-    """Build the stream, the network and the method, and learn; the seed decides all three."""
+def run(
+    experiment: Experiment,
+    directory: RunDirectory | str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Build the stream, the network and the method, and learn; the seed decides all three.
+
+    With a directory, a run that was stopped goes on; one that is finished is only read.
+    """
     stream = experiment.stream()
     with seeded(derive(experiment.seed, "network")):
         model = experiment.preset.network(stream)
     learner = experiment.method_class(model, **experiment.method_settings())
-    training = dataclasses.asdict(experiment.training())
     with limited(experiment.threads or experiment.preset.threads):
-        result = learn(learner, stream, seed=experiment.seed, progress=progress, **training)
-    result.notes += experiment.notes()
-    return result
+        return learn(
+            learner,
+            stream,
+            seed=experiment.seed,
+            progress=progress,
+            directory=directory,
+            about=experiment.about(),
+            **dataclasses.asdict(experiment.training()),
+        )
 
 
 @contextmanager

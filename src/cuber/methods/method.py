@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,10 @@ from cuber.batches import Batch
 from cuber.errors import CuberError
 from cuber.layers import Normalization, Statistics, evaluation_mode
 from cuber.methods.ownership import Freezer, claim, release
+from cuber.methods.saved import check_saved
 from cuber.methods.settings import check_settings, setting, settings_of
 from cuber.methods.snapshot import Snapshot
-from cuber.networks.heads import head_parameters, heads_of
+from cuber.networks.heads import heads_of, other_head_parameters
 
 LossFunction = Callable[[Any, Any], Tensor]
 Forward = Callable[[nn.Module, Batch], Tensor]
@@ -32,6 +33,9 @@ class Method:
     A method of your own overrides the moments it cares about (``_start``, ``before_step`` when the gradients are there,
     ``after_step``, ``end_epoch``, ``_finish``) and what it must remember (``_state``, ``_restore``, ``memory_bytes``).
     """
+
+    joint: ClassVar[bool] = False
+    """Whether all tasks are learnt at once, from batches of ``(x, y, task)``."""
 
     model: nn.Module
     norm_statistics: str = setting(
@@ -54,6 +58,8 @@ class Method:
         """How many tasks have been learnt."""
         self.task: int | None = None
         """The task being learnt; None between tasks."""
+        self.at_once = 1
+        """How many tasks are learnt from one ``begin_task`` to its ``end_task``."""
         self.epoch = 0
         self.steps_per_epoch: int | None = None
         """In the present task; None where nobody can know."""
@@ -81,7 +87,7 @@ class Method:
             raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
         if loss_fn is None and self.forward is None:
             raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
-        self._sample = batches.take(loader, self.sample_size)
+        self._sample = self.take(loader)
         self._loss_fn = loss_fn
         self.steps_per_epoch = len(loader) if steps is None and isinstance(loader, Sized) else steps
         self._normalization = Normalization(self.model, self.norm_statistics)
@@ -138,8 +144,8 @@ class Method:
                 "train with optimizer = learner.wrap(optimizer)"
             )
         self._finish(loader)
-        self.statistics.append(self._normalization.statistics())
-        self.tasks += 1
+        self.statistics += [self._normalization.statistics()] * self.at_once
+        self.tasks += self.at_once
         self._leave_task()
         self._show(self.tasks - 1)
 
@@ -160,7 +166,7 @@ class Method:
             raise CuberError("this learner has let go of its model (detach): make a new one")
         if task is not None and (not isinstance(task, int) or isinstance(task, bool)):
             raise CuberError(f"as_task takes the number of a task or None, not {task!r}")
-        known = self.tasks + (self.task is not None)
+        known = self.tasks + (self.at_once if self.task is not None else 0)
         if task is not None and not 0 <= task < known:
             learnt = f"tasks 0 to {known - 1} have" if known > 1 else "only task 0 has" if known else "none has"
             raise CuberError(f"as_task({task}): that task has not been learnt ({learnt})")
@@ -207,18 +213,7 @@ class Method:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remember what another learner did; in the middle of a task, go on with ``resume_task``."""
         self._require_attached("load_state_dict")
-        saved_by = state.get("method", "something else") if isinstance(state, dict) else type(state).__name__
-        if saved_by != type(self).__name__:
-            raise CuberError(f"this state was saved by {saved_by}, not {type(self).__name__}")
-        for lacking in self._state().keys() - state.keys():
-            raise CuberError(f"this state is not whole: it lacks '{lacking}'; save learner.state_dict() again")
-        shapes = {name: list(p.shape) for name, p in self.model.named_parameters()}
-        if state["model"] != shapes:
-            name = next(name for name in {**state["model"], **shapes} if shapes.get(name) != state["model"].get(name))
-            raise CuberError(
-                f"this state belongs to another model: parameter '{name}' is {state['model'].get(name, 'missing')} "
-                f"there and {shapes.get(name, 'missing')} here"
-            )
+        check_saved(state, self._state())
         self._check_state(state)
         self._leave_task()
         self._freezer.thaw()
@@ -239,8 +234,8 @@ class Method:
     def memory_bytes(self) -> dict[str, int]:
         """The bytes kept between tasks, by kind."""
         heads = sum(head.nbytes for multi in heads_of(self.model) for head in multi.heads[: self.tasks].parameters())
-        statistics = sum(tensor.nbytes for kept in self.statistics for tensor in kept.values())
-        return {"heads": heads, "statistics": statistics}
+        statistics = {id(tensor): tensor.nbytes for kept in self.statistics for tensor in kept.values()}
+        return {"heads": heads, "statistics": sum(statistics.values())}
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
@@ -263,14 +258,23 @@ class Method:
                 f"the loader yields a {type(batch).__name__} where (input, target) is expected: "
                 "give the learner a forward=lambda model, batch: loss"
             )
+        x, y = batches.to(batch, self.device)
+        return self.loss_fn(self.model(x), y)
+
+    @property
+    def loss_fn(self) -> LossFunction:
+        """The one that ``begin_task`` or ``resume_task`` was given."""
         if self._loss_fn is None:
             raise CuberError("the loss is not known after load_state_dict: call resume_task(loss_fn) first")
-        x, y = batches.to(batch, self.device)
-        return self._loss_fn(self.model(x), y)
+        return self._loss_fn
 
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    def take(self, loader: Iterable[Batch]) -> list[Batch]:
+        """What is looked at of a new task's samples before it is learnt."""
+        return batches.take(loader, self.sample_size)
 
     def _start(self) -> None:
         """A task begins: the model shows it, what does not belong to it is frozen. Raise to call it off."""
@@ -297,12 +301,7 @@ class Method:
     def _freeze(self) -> None:
         """Stop the training of what is not the new task's to train: the heads of the others."""
         self._freezer.thaw()
-        own = {
-            id(parameter)
-            for multi_head in heads_of(self.model)
-            for parameter in multi_head.heads[multi_head.task].parameters()
-        }
-        self._freezer.freeze(p for p in head_parameters(self.model) if id(p) not in own)
+        self._freezer.freeze(other_head_parameters(self.model, range(self.tasks, self.tasks + self.at_once)))
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise unless this optimizer trains what the task needs."""

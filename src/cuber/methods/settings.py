@@ -76,8 +76,12 @@ def settings_of(method: Any) -> dict[str, tuple[Any, Setting]]:
 
 def check_settings(method: Any) -> None:
     """Raise a sentence unless every hyper-parameter of this learner is one that makes sense."""
+    owner = type(method).__name__
+    for name, value in vars(type(method)).items():
+        if isinstance(value, dataclasses.Field):
+            raise CuberError(f"{owner}.{name} is no setting yet: put @dataclass(eq=False, repr=False) above the class")
     for name, (default, what) in settings_of(method).items():
-        what.check(type(method).__name__, name, getattr(method, name), default)
+        what.check(owner, name, getattr(method, name), default)
 
 
 def parse_settings(method: type, assignments: Sequence[str]) -> dict[str, Any]:

@@ -26,3 +26,12 @@ class Snapshot:
         """Put the copied state back."""
         for copy, tensor in zip(self._copies, self._tensors, strict=True):
             tensor.copy_(copy)
+
+    def state(self) -> list[Tensor]:
+        """The copies, to be saved."""
+        return list(self._copies)
+
+    def load(self, copies: list[Tensor]) -> None:
+        """Take saved copies in place of ours."""
+        for copy, saved in zip(self._copies, copies, strict=True):
+            copy.copy_(saved)

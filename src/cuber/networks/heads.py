@@ -99,3 +99,9 @@ def head_parameters(model: nn.Module) -> Iterable[nn.Parameter]:
     """The parameters of all heads of all tasks."""
     for multi_head in heads_of(model):
         yield from multi_head.heads.parameters()
+
+
+def other_head_parameters(model: nn.Module, tasks: range) -> Iterable[nn.Parameter]:
+    """The parameters of all heads but those of some tasks, and of what those share with others."""
+    own = {id(parameter) for multi in heads_of(model) for task in tasks for parameter in multi.heads[task].parameters()}
+    return (parameter for parameter in head_parameters(model) if id(parameter) not in own)

@@ -39,7 +39,7 @@ class Bars:
         bar = BarColumn(bar_width=None, complete_style="cyan", finished_style="green")
         columns = (TextColumn("{task.description}", markup=False), bar, TextColumn("{task.fields[figures]}"))
         self.progress = Progress(*columns, console=console, auto_refresh=False, expand=True)
-        self._bars: dict[int, TaskID] = {}
+        self._bars: dict[int | None, TaskID] = {}
         self._refreshed = 0.0
 
     def __enter__(self) -> Bars:
@@ -64,7 +64,9 @@ class Bars:
 
 
 def title(moment: Moment) -> str:
-    """Which task it is: "task 0  digits 0-3"."""
+    """Which task it is: "task 0  digits 0-3", or that it is all of them."""
+    if moment.task is None:
+        return moment.name
     width = len(str(moment.tasks - 1))
     return f"task {moment.task:{width}}  {moment.name}"
 

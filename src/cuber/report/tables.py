@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -77,30 +78,47 @@ def amount(size: int) -> str:
 
 def accuracy_table(result: Result) -> Table:
     """Test accuracies: a row after each task and a column for each task, or a row for each where they are many."""
-    own, tasks = metrics.diagonal(result.accuracy), len(result.accuracy)
+    own = metrics.diagonal(result.accuracy)
+    if len(own) > MOST_COLUMNS:
+        return _long_table(result, own)
     table = _table()
-    last = result.accuracy[-1]
-    bare = None if result.accuracy_bare is None else result.accuracy_bare[-1]
-    changes = [_change(last[task], own[task]) for task in range(tasks - 1)]
-    if tasks > MOST_COLUMNS:
-        for title in ("task", "when learnt", "in the end", "change", *(["bare weights"] if bare else [])):
-            table.add_column(title, justify="left" if title == "task" else "right", no_wrap=True)
-        for task in range(tasks):
-            change = changes[task] if task < len(changes) else Text("")
-            cells = [_accuracy(own[task]), _accuracy(last[task], own[task]), change]
-            table.add_row(_name(result, task), *cells, *([_accuracy(bare[task])] if bare else []))
-        return table
     table.add_column("after task", no_wrap=True, max_width=18, overflow="ellipsis")
-    for task in range(tasks):
+    for task in range(len(own)):
         table.add_column(f"{task} ", justify="right", no_wrap=True)
+    at_once = len(own) > len(result.accuracy)
     for learnt, row in enumerate(result.accuracy):
-        table.add_row(_name(result, learnt), *(_accuracy(row[task], own[task]) for task in range(learnt + 1)))
+        name = "all tasks" if at_once else _name(result, learnt)
+        table.add_row(name, *(_accuracy(value, before) for value, before in zip(row, own, strict=False)))
     table.add_section()
-    if changes:
+    if changes := _changes(result, own):
         table.add_row("change", *changes)
-    if bare is not None:
-        table.add_row("bare weights", *map(_accuracy, bare))
+    if result.accuracy_bare is not None:
+        table.add_row("bare weights", *map(_accuracy, result.accuracy_bare[-1]))
     return table
+
+
+def _long_table(result: Result, own: list[float]) -> Table:
+    """A row for each task; how it was when learnt is told where that is not the end."""
+    columns = {"task": [Text(_name(result, task)) for task in range(len(own))]}
+    changes = _changes(result, own)
+    if changes:
+        columns["when learnt"] = list(map(_accuracy, own))
+    columns["in the end"] = list(map(_accuracy, result.accuracy[-1], own))
+    if changes:
+        columns["change"] = changes
+    if result.accuracy_bare is not None:
+        columns["bare weights"] = list(map(_accuracy, result.accuracy_bare[-1]))
+    table = _table()
+    for title in columns:
+        table.add_column(title, justify="left" if title == "task" else "right", no_wrap=True)
+    for row in zip_longest(*columns.values(), fillvalue=Text("")):
+        table.add_row(*row)
+    return table
+
+
+def _changes(result: Result, own: list[float]) -> list[Text]:
+    """What became of each old task."""
+    return [_change(result.accuracy[-1][task], own[task]) for task in range(metrics.old_tasks(result.accuracy))]
 
 
 def _accuracy(value: float | None, own: float | None = None) -> Text:

@@ -5,6 +5,7 @@ from cuber.streams.cifar100 import overlap_cifar100, split_cifar100
 from cuber.streams.digits import overlap_digits, permuted_digits, split_digits
 from cuber.streams.five_datasets import five_datasets
 from cuber.streams.images import ImagePart, Transform
+from cuber.streams.joint import JointPart
 from cuber.streams.miniimagenet import split_miniimagenet
 from cuber.streams.own import stream_by_classes, stream_by_domains, stream_by_files
 from cuber.streams.parts import DatasetPart, Part, TensorPart
@@ -15,6 +16,7 @@ __all__ = [
     "DatasetPart",
     "FixedLoader",
     "ImagePart",
+    "JointPart",
     "Part",
     "ShuffledLoader",
     "Stream",

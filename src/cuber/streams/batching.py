@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from cuber.streams.joint import JointPart
 from cuber.streams.parts import Part
 
 
 class ShuffledLoader:
     """Batches in a new order each time, drawn from one generator: for training."""
 
-    def __init__(self, part: Part, batch_size: int, generator: torch.Generator) -> None:
+    def __init__(self, part: Part | JointPart, batch_size: int, generator: torch.Generator) -> None:
         self.part = part
         self.batch_size = batch_size
         self.generator = generator
@@ -24,9 +25,13 @@ class ShuffledLoader:
     def __len__(self) -> int:
         return _count(len(self.part), self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        return self.batches()
+
+    def batches(self, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """The batches of a new order, from the ``first`` on."""
         order = torch.randperm(len(self.part), generator=self.generator)
-        return self.part.batches(_chunks(order, self.batch_size), self._workers)
+        return self.part.batches(_chunks(order, self.batch_size)[first:], self._workers)
 
 
 class FixedLoader:
@@ -35,7 +40,7 @@ class FixedLoader:
     However often a method looks at the data, nobody else's order changes.
     """
 
-    def __init__(self, part: Part, batch_size: int, seed: int | None = None) -> None:
+    def __init__(self, part: Part | JointPart, batch_size: int, seed: int | None = None) -> None:
         self.part = part
         self.batch_size = batch_size
         self.seed = seed
@@ -43,7 +48,7 @@ class FixedLoader:
     def __len__(self) -> int:
         return _count(len(self.part), self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         generator = torch.Generator().manual_seed(self.seed or 0)
         count = len(self.part)
         order = torch.arange(count) if self.seed is None else torch.randperm(count, generator=generator)

@@ -150,6 +150,10 @@ class Stream:
         tasks = [task if task.validation is not None else task.split(fraction, generator) for task in self.tasks]
         return self._with(tasks)
 
+    def noting(self, *notes: str) -> Stream:
+        """The stream with more for a result to say about it."""
+        return self._with(self.tasks, *notes)
+
     def _with(self, tasks: Iterable[Task], *notes: str) -> Stream:
         return Stream(self.name, tasks, shared_head=self.shared_head, notes=(*self._notes, *notes))
 

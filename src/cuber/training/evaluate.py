@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from cuber.layers import evaluation_mode, normalizes_by_batch
-from cuber.methods.method import LossFunction, Method
-from cuber.streams import FixedLoader, Part, Stream
-from cuber.training.randomness import derive
-
-ORDERS = 5
-"""Orders of the test samples by which the spread that they cause is measured."""
+from cuber.layers import evaluation_mode
+from cuber.methods.method import LossFunction
+from cuber.streams import FixedLoader, Part
 
 
-class Score(NamedTuple):
-    """How well a model does."""
+@dataclass(frozen=True)
+class Score:
+    """How well a model does; two of them make that of all samples together."""
 
-    accuracy: float
-    """In percent."""
-    loss: float
+    samples: int
+    correct: int
+    total_loss: float
     """NaN where it was not asked for."""
+
+    @property
+    def accuracy(self) -> float:
+        """In percent."""
+        return 100 * self.correct / self.samples
+
+    @property
+    def loss(self) -> float:
+        """Per sample."""
+        return self.total_loss / self.samples
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.samples + other.samples, self.correct + other.correct, self.total_loss + other.total_loss)
 
 
 @torch.no_grad()
@@ -44,19 +54,4 @@ def evaluate(
             correct += (output.argmax(1) == y).sum()
             if loss_fn is not None:
                 loss += loss_fn(output, y) * len(y)
-    count = len(part)
-    return Score(100 * int(correct) / count, float(loss) / count if loss_fn is not None else math.nan)
-
-
-def reshuffled(learner: Method, stream: Stream, batch_size: int, seed: int) -> list[list[float]]:
-    """The accuracy of every task for several orders of its test samples; nothing where the order cannot matter."""
-    if not normalizes_by_batch(learner.model):
-        return []
-
-    def accuracy(task: int, order: int) -> float:
-        with learner.as_task(task) as model:
-            return evaluate(
-                model, stream[task].test, batch_size, order=derive(seed, "test order", order, task)
-            ).accuracy
-
-    return [[accuracy(task, order) for task in range(len(stream))] for order in range(ORDERS)]
+    return Score(len(part), int(correct), float(loss) if loss_fn is not None else math.nan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,9 +31,22 @@ class Losses:
             if self.not_finite is None and not bool(values.isfinite().all()):
                 position = int((~values.isfinite()).nonzero()[0])
                 self.not_finite = self.steps + position + 1, float(values[position])
-            sizes = torch.tensor([samples for _, samples in self._pending], dtype=torch.float64)
-            self._total += float(values @ sizes)
-            self._samples += int(sizes.sum())
+            for value, (_, samples) in zip(values.tolist(), self._pending, strict=True):
+                # One after another: however often somebody looks, the sum has the same bits.
+                self._total += value * samples
+                self._samples += samples
             self.steps += len(self._pending)
             self._pending = []
         return self._total / max(self._samples, 1)
+
+    def state(self) -> dict[str, Any]:
+        """What must be known to go on."""
+        self.look()
+        return {"steps": self.steps, "total": self._total, "samples": self._samples}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Losses:
+        """The losses that had this state."""
+        losses = cls()
+        losses.steps, losses._total, losses._samples = state["steps"], state["total"], state["samples"]
+        return losses

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Moment:
     """Where a run is: told every hundred steps, after each epoch, and when a task is over."""
 
-    task: int
+    task: int | None
+    """None: all at once."""
     tasks: int
     name: str
     epoch: float

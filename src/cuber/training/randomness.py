@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,3 +44,23 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         finally:
             np.random.set_state(legacy)
             random.setstate(python)
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Where the random generators of torch, numpy and Python stand, as plain values."""
+    accelerated = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": accelerated,
+        "numpy": np.random.get_state(),
+        "python": random.getstate(),
+    }
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Let them go on from there."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+    np.random.set_state(state["numpy"])
+    random.setstate(state["python"])

@@ -6,13 +6,13 @@ import dataclasses
 import json
 import math
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cuber import metrics
 from cuber.errors import CuberError
+from cuber.files import write_atomically
 
 FILE_NAME = "result.json"
 
@@ -36,7 +36,10 @@ class Epoch:
 
 @dataclass(repr=False)
 class Result:
-    """``accuracy[i][j]`` is the test accuracy (percent) on task j after learning task i, None where j > i."""
+    """``accuracy[i][j]`` is the test accuracy (percent) on task j after learning task i, None where j > i.
+
+    Where all tasks were learnt at once, one row has them all, and so has each other list of what was after each task.
+    """
 
     benchmark: str
     method: str
@@ -49,7 +52,7 @@ class Result:
     accuracy: AccuracyMatrix = field(default_factory=list)
     accuracy_bare: AccuracyMatrix | None = None
     """The same with ``as_task(None)``: nobody says which task it is. Only where tasks share a head."""
-    reshuffled: list[list[float]] = field(default_factory=list)
+    reshuffled: AccuracyMatrix = field(default_factory=list)
     """The last row again, for other orders of the test samples. Only where batches are normalized by themselves."""
     regimes: list[dict[str, dict[int, dict[str, Any]]]] = field(default_factory=list)
     """Task -> layer -> old task -> regime, and why."""
@@ -69,18 +72,22 @@ class Result:
 
     @property
     def bwt(self) -> float | None:
-        """Backward transfer: the mean change of old tasks; None with one task."""
+        """Backward transfer: the mean change of old tasks; None where there is none."""
         return metrics.backward_transfer(self.accuracy)
 
     @property
     def forgetting(self) -> float | None:
-        """The mean loss of old tasks against their best; None with one task."""
+        """The mean loss of old tasks against their best; None where there is none."""
         return metrics.forgetting(self.accuracy)
 
+    def plain(self) -> dict[str, Any]:
+        """As far as it has come, ready for JSON: None where a value is missing or not a number."""
+        return _plain(dataclasses.asdict(self))
+
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON: None where a value is missing or not a number."""
+        """Everything, the figures included, when all tasks have been tested."""
         bare = self.accuracy_bare
-        values = dataclasses.asdict(self) | {
+        values = self.plain() | {
             "acc": self.acc,
             "bwt": self.bwt,
             "forgetting": self.forgetting,
@@ -88,11 +95,11 @@ class Result:
             "bwt_bare": None if bare is None else metrics.backward_transfer(bare),
         }
         first = ["benchmark", "method", "seed", "acc", "bwt", "forgetting", "accuracy"]
-        return _plain({name: values[name] for name in [*first, *(name for name in values if name not in first)]})
+        return {name: values[name] for name in [*first, *(name for name in values if name not in first)]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Result:
-        """The result that ``to_dict`` was made of."""
+        """The result that ``plain`` or ``to_dict`` was made of."""
         own = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
         own["history"] = [[Epoch(**epoch) for epoch in epochs] for epochs in own["history"]]
         own["regimes"] = [
@@ -124,30 +131,17 @@ class Result:
 
     def __repr__(self) -> str:
         bwt = "" if self.bwt is None else f", BWT {self.bwt:+.2f}"
-        tasks = f"{len(self.accuracy)} tasks" if len(self.accuracy) != 1 else "1 task"
+        learnt = len(metrics.diagonal(self.accuracy))
+        tasks = f"{learnt} tasks" if learnt != 1 else "1 task"
         return f"Result({self.method} on {self.benchmark}, {tasks}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Put a file in its place only when it is complete and on disk."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+class UnwrittenResultError(CuberError):
+    """A run has come to its end, but its result could not be written; it is here."""
 
-
-def _umask() -> int:
-    # mkstemp makes files for its owner alone; there is no way to ask for the mask but to set it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def _plain(value: Any) -> Any:

@@ -1,35 +1,41 @@
-"""The training loop: one task, from ``begin_task`` to ``end_task``."""
+"""The training loop: one lesson, from ``begin_task`` to ``end_task``, and how to go on in its middle."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import LBFGS, Optimizer
 
+from cuber import batches
 from cuber.errors import CuberError
 from cuber.methods.method import LossFunction, Method
-from cuber.streams import FixedLoader, Part, ShuffledLoader, Stream
+from cuber.streams import FixedLoader, ShuffledLoader
 from cuber.training.evaluate import Score, evaluate
+from cuber.training.lessons import Lesson
 from cuber.training.losses import Losses
 from cuber.training.progress import Moment, Progress
-from cuber.training.randomness import derive, seeded
+from cuber.training.randomness import derive, random_state, seeded, set_random_state
 from cuber.training.result import Epoch
 from cuber.training.settings import Training
 from cuber.training.stopping import EarlyStopping
 
 OptimizerFactory = Callable[[list[nn.Parameter], float], Optimizer]
+Pause = Callable[[int | None], None]
+"""Called between steps, with None, and after each epoch, with how many there have been: a place to save or to stop."""
 
 STEPS_PER_LOOK = 100
 """How often a long epoch is looked at: for progress, and for losses that are not finite."""
 SMALLEST_LOOK = 64
 """Batch size of the passes that a method makes for itself, where the one for training is smaller."""
-PROBED = 256
-"""Training samples whose accuracy is watched where there is no validation part."""
 
 
 @dataclass(frozen=True)
@@ -44,116 +50,205 @@ class Recipe:
 
 
 class Trainer:
-    """Trains a learner on one task of a stream."""
+    """Trains a learner on one task of a stream, or on all of them at once."""
 
-    def __init__(self, learner: Method, stream: Stream, position: int, recipe: Recipe) -> None:
+    def __init__(self, learner: Method, lesson: Lesson, recipe: Recipe) -> None:
         self.learner = learner
+        self.lesson = lesson
         self.recipe = recipe
         self.training = recipe.training
-        self.position, self.tasks, self.task = position, len(stream), stream[position]
         self.history: list[Epoch] = []
+        self.step = 0
+        """Steps made in the present epoch."""
+        self.losses = Losses()
+        self._optimizer: Optimizer | None = None
+        self._stopping: EarlyStopping | None = None
         self._began = time.perf_counter()
-        self._probe = self.task.validation if self.task.validation is not None else self._training_sample()
-
-    def train(self) -> list[Epoch]:
-        """Learn the task; its epochs."""
+        self._epoch_began = 0.0
+        self._look = FixedLoader(self.lesson.train, max(self.training.batch_size, SMALLEST_LOOK), self._seed("look"))
         order = torch.Generator().manual_seed(self._seed("order"))
-        loader = ShuffledLoader(self.task.train, self.training.batch_size, order)
-        look = FixedLoader(self.task.train, max(self.training.batch_size, SMALLEST_LOOK), self._seed("look"))
-        self.learner.begin_task(look, self.recipe.loss_fn, steps=len(loader))
-        # However a method looks at the data and whatever it draws, training has an order and random numbers of its own.
-        with seeded(self._seed("train"), self.learner.device):
-            self._epochs(loader)
-        self.learner.end_task(look)
+        self._loader = ShuffledLoader(self.lesson.train, self.training.batch_size, order)
+        self._order = order.get_state()
+        """Where the generator of the order stood when the present epoch began."""
+
+    def train(self, pause: Pause, state: dict[str, Any] | None = None) -> list[Epoch]:
+        """Learn the lesson, or go on with it from a state; its epochs.
+
+        However a method looks at the data and whatever it draws, training has an order and random numbers of its own.
+        """
+        device = self.learner.device
+        if state is None:
+            with seeded(self._seed("begin"), device):
+                self.learner.begin_task(self._look, self.recipe.loss_fn, steps=len(self._loader))
+        with seeded(self._seed("train"), device):
+            self._prepare(state)
+            while not self._over:
+                self._train_epoch(pause)
+            self._keep_the_best()
+        with seeded(self._seed("end"), device):
+            self.learner.end_task(self._look)
         return self.history
 
-    def _epochs(self, loader: ShuffledLoader) -> None:
-        optimizer = self.learner.wrap(self._optimizer())
-        stopping = None
-        if self.training.patience is not None and self.task.validation is not None:
-            stopping = EarlyStopping(self.learner, optimizer, self.training, self.training.patience)
-        for number in range(self.training.epochs):
-            began, lr = time.perf_counter(), optimizer.param_groups[0]["lr"]
-            loss = self._pass(optimizer, loader)
-            self._end_epoch(len(loader))
-            score = evaluate(self.learner.model, self._probe, self.training.evaluation_batch_size, self.recipe.loss_fn)
-            if not math.isfinite(score.loss):
-                raise self._diverged(len(loader), score.loss)
-            self.history.append(self._epoch(loss, lr, score, time.perf_counter() - began))
-            self.tell(loss)
-            if stopping and stopping.over_after(number, score.loss):
-                break
-        if stopping:
-            stopping.restore()
-        self.history[-1 if stopping is None or stopping.best_epoch is None else stopping.best_epoch].kept = True
+    # One epoch
 
-    def _pass(self, optimizer: Optimizer, loader: ShuffledLoader) -> float:
-        """Once over the training data; the mean loss."""
-        learner, losses, steps = self.learner, Losses(), len(loader)
-        for step, batch in enumerate(loader, start=1):
+    def _train_epoch(self, pause: Pause) -> None:
+        lr = self.optimizer.param_groups[0]["lr"]
+        loss = self._pass(pause)
+        self._end_epoch()
+        score = self._score()
+        if not math.isfinite(score.loss):
+            raise self._diverged(self.step, score.loss)
+        self.history.append(self._epoch(loss, lr, score, self.seconds - self._epoch_began))
+        self._epoch_began = self.seconds
+        if self._stopping:
+            self._stopping.observe(len(self.history) - 1, score.loss)
+        self.step, self.losses, self._order = 0, Losses(), self._loader.generator.get_state()
+        self.tell(loss)
+        pause(len(self.history))
+
+    def _pass(self, pause: Pause) -> float:
+        """Over the training data, what is left of it; the mean loss of the epoch."""
+        learner, optimizer, losses, steps = self.learner, self.optimizer, self.losses, len(self._loader)
+        for batch in self._loader.batches(self.step):
             optimizer.zero_grad()
             loss = learner.loss(batch)
             loss.backward()
             optimizer.step()
-            losses.add(loss, len(batch[1]))
-            if step % STEPS_PER_LOOK == 0:
-                self.tell(self._look(losses), step / steps)
-        return self._look(losses)
+            losses.add(loss, batches.size(batch))
+            self.step += 1
+            if self.step % STEPS_PER_LOOK == 0:
+                self.tell(self._look_at(losses), self.step / steps)
+            if self.step < steps:
+                pause(None)
+        return self._look_at(losses)
 
-    def _look(self, losses: Losses) -> float:
+    def _score(self) -> Score:
+        """Over all samples that are watched, those of each task answered as that task is."""
+        scores = []
+        for task, part in self.lesson.probes.items():
+            with self.learner.as_task(task) as model:
+                scores.append(evaluate(model, part, self.training.evaluation_batch_size, self.recipe.loss_fn))
+        return reduce(add, scores)
+
+    def _look_at(self, losses: Losses) -> float:
         mean = losses.look()
         if losses.not_finite is not None:
             raise self._diverged(*losses.not_finite)
         return mean
 
-    def _end_epoch(self, steps: int) -> None:
+    def _end_epoch(self) -> None:
         try:
             self.learner.end_epoch()
         except CuberError as error:  # the last step of an epoch is the one whose outcome no later loss has shown
-            raise CuberError(f"{self._place(steps)}: {error}") from error
+            raise CuberError(f"{self._place(self.step)}: {error}") from error
+
+    def _epoch(self, loss: float, lr: float, score: Score, seconds: float) -> Epoch:
+        if self.lesson.validated:
+            return Epoch(loss, lr, seconds, validation_loss=score.loss, validation_accuracy=score.accuracy)
+        return Epoch(loss, lr, seconds, train_accuracy=score.accuracy)
+
+    # From the first epoch to the last
+
+    @property
+    def optimizer(self) -> Optimizer:
+        assert self._optimizer is not None, "train() makes it"
+        return self._optimizer
+
+    @property
+    def _over(self) -> bool:
+        return len(self.history) == self.training.epochs or (self._stopping is not None and self._stopping.over)
+
+    def _prepare(self, state: dict[str, Any] | None) -> None:
+        """What the first step needs, or the next one."""
+        if state is not None:
+            self.learner.resume_task(self.recipe.loss_fn)
+        optimizer = self.recipe.make_optimizer(self.learner.parameters(), self.training.lr)
+        if isinstance(optimizer, LBFGS):
+            raise CuberError("learn cannot train with LBFGS, whose steps need a closure: use a loop of your own")
+        self._optimizer = self.learner.wrap(optimizer)
+        if self.training.patience is not None and self.lesson.validated:
+            self._stopping = EarlyStopping(self.learner, optimizer, self.training, self.training.patience)
+        if state is not None:
+            self._load(state)
+
+    def _keep_the_best(self) -> None:
+        kept = -1
+        if self._stopping is not None and self._stopping.best_epoch is not None:
+            self._stopping.restore()
+            kept = self._stopping.best_epoch
+        self.history[kept].kept = True
+
+    # What must be kept to go on later
+
+    def state(self) -> dict[str, Any]:
+        """Everything of the training loop, as plain values and tensors; between two steps."""
+        return {
+            "history": [dataclasses.asdict(epoch) for epoch in self.history],
+            "step": self.step,
+            "losses": self.losses.state(),
+            "order": self._order,
+            "optimizer": self.optimizer.state_dict(),
+            "stopping": self._stopping.state() if self._stopping is not None else None,
+            "random": random_state(self.learner.device),
+            "seconds": self.seconds,
+            "epoch_began": self._epoch_began,
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.history = [Epoch(**epoch) for epoch in state["history"]]
+        self.step, self.losses = state["step"], Losses.of(state["losses"])
+        self._order = state["order"]
+        self._loader.generator.set_state(self._order)
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._stopping is not None:
+            self._stopping.load(state["stopping"])
+        self._began, self._epoch_began = time.perf_counter() - state["seconds"], state["epoch_began"]
+        set_random_state(state["random"], self.learner.device)
+
+    def sample(self) -> list[batches.Batch]:
+        """What a learner looked at when the task began: a state need not hold it."""
+        return self.learner.take(self._look)
+
+    # What is told
+
+    @property
+    def seconds(self) -> float:
+        """Since the task began, pauses between two processes not counted."""
+        return time.perf_counter() - self._began
+
+    @property
+    def whereabouts(self) -> str:
+        """Where in the run we are, in words."""
+        if self._over:
+            return f"after the last epoch of {self.lesson.place}"
+        return f"in {self.lesson.place}, epoch {len(self.history) + 1}, before step {self.step + 1}"
+
+    def tell(self, loss: float, part: float = 0.0, *, finished: bool = False) -> None:
+        """Tell whoever watches how it goes, ``part`` of the way through an epoch."""
+        if self.recipe.progress is not None:
+            last = self.history[-1] if self.history else Epoch(loss, self.training.lr, 0.0)
+            validated = self.lesson.validated
+            self.recipe.progress(
+                Moment(
+                    self.lesson.task,
+                    self.lesson.tasks,
+                    self.lesson.name,
+                    epoch=len(self.history) + part,
+                    epochs=self.training.epochs,
+                    loss=loss,
+                    accuracy=last.validation_accuracy if validated else last.train_accuracy,
+                    validated=validated,
+                    seconds=self.seconds,
+                    finished=finished,
+                )
+            )
 
     def _diverged(self, step: int, value: float) -> CuberError:
         advice = f"lower the learning rate ({self.training.lr:g}) or look at the inputs"
         return CuberError(f"{self._place(step)}: the loss is {value}; {advice}")
 
     def _place(self, step: int) -> str:
-        return f"task {self.position} ('{self.task.name}'), epoch {len(self.history) + 1}, step {step}"
-
-    def _epoch(self, loss: float, lr: float, score: Score, seconds: float) -> Epoch:
-        if self.task.validation is None:
-            return Epoch(loss, lr, seconds, train_accuracy=score.accuracy)
-        return Epoch(loss, lr, seconds, validation_loss=score.loss, validation_accuracy=score.accuracy)
-
-    def tell(self, loss: float, part: float = 0.0, *, finished: bool = False) -> None:
-        """Tell whoever watches how it goes, ``part`` of the way through an epoch."""
-        if self.recipe.progress is not None:
-            last = self.history[-1] if self.history else Epoch(loss, self.training.lr, 0.0)
-            validated = self.task.validation is not None
-            self.recipe.progress(
-                Moment(
-                    self.position,
-                    self.tasks,
-                    self.task.name,
-                    epoch=len(self.history) + part,
-                    epochs=self.training.epochs,
-                    loss=loss,
-                    accuracy=last.validation_accuracy if validated else last.train_accuracy,
-                    validated=validated,
-                    seconds=time.perf_counter() - self._began,
-                    finished=finished,
-                )
-            )
-
-    def _optimizer(self) -> Optimizer:
-        optimizer = self.recipe.make_optimizer(self.learner.parameters(), self.training.lr)
-        if isinstance(optimizer, LBFGS):
-            raise CuberError("learn cannot train with LBFGS, whose steps need a closure: use a loop of your own")
-        return optimizer
-
-    def _training_sample(self) -> Part:
-        part = self.task.train
-        generator = torch.Generator().manual_seed(self._seed("probe"))
-        return part.subset(torch.randperm(len(part), generator=generator)[:PROBED])
+        return f"{self.lesson.place}, epoch {len(self.history) + 1}, step {step}"
 
     def _seed(self, purpose: str) -> int:
-        return derive(self.recipe.seed, purpose, self.position)
+        return derive(self.recipe.seed, purpose, self.lesson.number)

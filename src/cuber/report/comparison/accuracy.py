@@ -82,7 +82,7 @@ def _spread_of_order(variant: Variant) -> float | None:
     """How much ACC depends on the order of the test samples alone: its deviation, the mean over the seeds."""
 
     def spread(result: Result) -> float | None:
-        return statistics.deviation([statistics.mean(row) for row in result.reshuffled])
+        return statistics.deviation([metrics.average_accuracy([row]) for row in result.reshuffled])
 
     spreads = variant.values(spread)
     return statistics.mean(spreads) if spreads else None

@@ -1,0 +1,102 @@
+"""Joint training on all tasks: the upper bound."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuber import batches
+from cuber.batches import Batch
+from cuber.errors import CuberError
+from cuber.methods.method import Method
+from cuber.methods.mixture import can_mix, mixed_loss
+from cuber.networks.heads import heads_of
+
+
+@dataclass(eq=False, repr=False)
+class Multitask(Method):
+    """All tasks learnt at once from batches that mix them, so that there is none to forget.
+
+    There is one ``begin_task`` and one ``end_task``, for a loader of ``(x, y, task)`` with the number of each sample's
+    task; ``learner.loss(batch)`` has every sample answered by its own task's head. Batch norm has one set of running
+    statistics for all; with ``norm_statistics="batch"`` a test batch of one task meets other statistics than the mixed
+    batches that were learnt.
+    """
+
+    joint = True
+
+    def loss(self, batch: Batch) -> Tensor:
+        x, y, tasks = batches.to(_samples(batch), self.device)
+        if not 0 <= int(tasks.min()) <= int(tasks.max()) < self.at_once:
+            wrong = next(task for task in tasks.tolist() if not 0 <= task < self.at_once)
+            raise CuberError(
+                f"Multitask: a sample is of task {wrong}, but the tasks learnt are 0 to {self.at_once - 1}"
+            )
+        return mixed_loss(self.model, self.loss_fn, x, y, tasks)
+
+    def take(self, loader: Iterable[Batch]) -> list[Batch]:
+        """The first samples; the others are only asked for the numbers of their tasks."""
+        self._check_mixing()
+        seen: set[int] = set()
+
+        def noting() -> Iterator[Batch]:
+            for batch in loader:
+                seen.update(_samples(batch)[2].tolist())
+                yield batch
+
+        reading = noting()
+        sample = batches.take(reading, self.sample_size)
+        deque(reading, maxlen=0)
+        self._check_tasks(seen)
+        self.at_once = len(seen)
+        return sample
+
+    def _check_mixing(self) -> None:
+        if self.tasks:
+            raise CuberError(f"Multitask has learnt its {self.tasks} tasks, all at once: make a new learner for others")
+        if self.forward is not None:
+            raise CuberError("Multitask must know the task of each sample, which forward= does not tell: leave it out")
+        if not can_mix(self.model):
+            raise CuberError(
+                "Multitask needs the heads at the very end, to answer batches that mix tasks: "
+                "put everything that comes before into the backbone of one cuber.MultiHead"
+            )
+
+    def _check_tasks(self, seen: set[int]) -> None:
+        missing = [task for task in range(max(seen)) if task not in seen]
+        if missing or min(seen) < 0:
+            fault = f"there is none of task {missing[0]}" if missing else f"one is of task {min(seen)}"
+            raise CuberError(f"Multitask: tasks are numbered from 0 without gaps, but of the loader's samples {fault}")
+        for multi_head in heads_of(self.model):
+            if len(multi_head.heads) <= max(seen):
+                raise CuberError(
+                    f"Multitask: the loader has samples of task {max(seen)}, but the model has only "
+                    f"{len(multi_head.heads)} heads: name all tasks in classes_per_task"
+                )
+
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {"at_once": self.at_once}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.at_once = state["at_once"]
+
+
+def _samples(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch as ``x``, ``y`` and the number of each sample's task."""
+    if not (isinstance(batch, list | tuple) and len(batch) == 3):
+        raise CuberError(
+            "Multitask takes batches of (input, target, task) with a task number for each sample, not "
+            + (f"{len(batch)} things" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}")
+        )
+    x, y, tasks = batch
+    whole = isinstance(tasks, Tensor) and not (tasks.is_floating_point() or tasks.is_complex())
+    if not whole or tasks.dtype == torch.bool or tasks.shape != (batches.size(x),):
+        raise CuberError(
+            "Multitask takes batches of (input, target, task) where task is a whole number for each sample"
+        )
+    return x, y, tasks
