@@ -84,7 +84,7 @@ def test_reported_figures_come_with_what_the_papers_authors_got():
 
 
 def test_all_tasks_at_once_have_no_backward_transfer():
-    joint = [result("multitask", n, benchmark=CIFAR, accuracy=[[80.0, 80.0, 80.0]]) for n in range(2)]
+    joint = [result("multitask", n, benchmark=CIFAR, accuracy=[[90.0, 80.0, 70.0]]) for n in range(2)]
     comparison = made(*joint, *seeds("trgp", (0, 0), (1, 0), benchmark=CIFAR), *seeds("gpm", (0, 0), benchmark=CIFAR))
     by_kind = {one.kind: texts(one) for one in comparison.sheets}
     assert by_kind["acc"]["multitask"] == ["2", "80.00±0.00", "79.58±0.54", "+0.42", "-", "-", "-"]
@@ -173,6 +173,12 @@ def test_what_new_tasks_did_to_the_old_ones_selected_for_them():
     assert one.context == {"variant": "cuber", "other": "trgp"}
 
 
+def test_all_tasks_at_once_have_no_say_in_what_was_selected():
+    joint = result("multitask", accuracy=[[90.0, 80.0, 70.0]])
+    one = sheet("selected", selecting(0, 1), joint, against="multitask")
+    assert [column.heading for column in one.columns] == ["task", "selected (seeds)", "cuber"]
+
+
 def test_selections_beside_the_papers():
     names = [{"name": str(n)} for n in range(7)]
     matrix = [[50.0 + i if j <= i else None for j in range(7)] for i in range(7)]
@@ -195,6 +201,14 @@ def test_forward_transfer_over_gpm():
     assert row["fwt"].deviation == pytest.approx(math.sqrt(2))
     assert row["fwt_p"] == pytest.approx(0.5)  # t is 1, of one degree of freedom: 1 - 2 atan(1) / pi
     assert one.texts()[0] == ["cuber", "2", "+1.00±1.41", "[-11.71, +13.71]", "0.500", "+2.79", "-1.79"]
+
+
+@pytest.mark.parametrize("kind", ["acc", "forward", "time", "sweep"])
+def test_wherever_a_part_is_beside_the_papers_figures_that_is_said(kind):
+    runs = [result("cuber", n, benchmark=CIFAR, settings={"eps2": n / 5}, notes=["only 2 of 9 epochs"]) for n in (0, 1)]
+    gpm = [result("gpm", n, benchmark=CIFAR, notes=["only 2 of 9 epochs"]) for n in (0, 1)]
+    (one,) = made(*runs, *gpm, tables=[kind]).sheets
+    assert "not the paper's benchmark, whose figures are for all of it: only 2 of 9 epochs" in one.notes
 
 
 # A swept setting
@@ -237,6 +251,10 @@ def test_time_relative_to_gpm_on_the_same_seeds():
         "cuber": ["3", "30.00±0.00", "2.25±1.06", "1.86"],
     }
     assert one.notes == []
+
+
+def test_no_time_is_relative_to_none():
+    assert texts(sheet("time", result("gpm", seconds=[0.0])))["gpm"] == ["1", "0.00", "-"]
 
 
 def test_times_of_different_machines_are_marked():

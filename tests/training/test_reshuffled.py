@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 
 import cuber
 from cuber.layers import normalizes_by_batch
-from cuber.training import derive
+from cuber.training import Stopped, derive
 from cuber.training.evaluate import evaluate
 from cuber.training.run import ORDERS
 from tests.training import small
@@ -18,10 +20,10 @@ from tests.training import small
 QUICK = {"epochs": 2, "lr": 0.1, "batch_size": 4, "evaluation_batch_size": 7}
 
 
-def learnt(norm_statistics: str, seed: int = 0):
+def learnt(norm_statistics: str, seed: int = 0, directory=None):
     model = small.model_with_norm(2)
     learner = cuber.GPM(model, norm_statistics=norm_statistics)
-    return learner, cuber.learn(learner, small.stream(2), seed=seed, **QUICK)
+    return learner, cuber.learn(learner, small.stream(2), seed=seed, directory=directory, **QUICK)
 
 
 def test_where_batches_are_normalized_by_themselves_other_orders_are_tried():
@@ -39,6 +41,21 @@ def test_where_batches_are_normalized_by_themselves_other_orders_are_tried():
 
 def test_the_same_seed_tries_the_same_orders():
     assert learnt("batch")[1].reshuffled == learnt("batch")[1].reshuffled
+
+
+def test_a_run_stopped_while_orders_are_tried_goes_on_to_the_same_result(tmp_path, monkeypatch):
+    def interrupted(*arguments, order=None, **options):
+        if order is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(*arguments, order=order, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cuber.training.run.evaluate", interrupted)
+        with pytest.raises(Stopped, match="in the tests after task 1"):
+            learnt("batch", directory=tmp_path / "run")
+    resumed = learnt("batch", directory=tmp_path / "run")[1]
+    whole = learnt("batch")[1]
+    assert (resumed.reshuffled, resumed.accuracy) == (whole.reshuffled, whole.accuracy)
 
 
 def test_where_the_order_cannot_matter_nothing_is_recorded():

@@ -147,10 +147,14 @@ def _wrong(result: Result) -> str | None:
         "reshuffled": all(_are_numbers(row, tasks) for row in result.reshuffled),
         "regimes": len(result.regimes) <= tasks and all(map(_are_regimes, enumerate(result.regimes))),
         "seconds": bool(result.seconds) and all(map(_is_number, result.seconds)),
-        "bytes": bool(result.bytes) and all(isinstance(kinds, dict) for kinds in result.bytes),
+        "bytes": bool(result.bytes) and all(map(_are_sizes, result.bytes)),
         "notes": all(isinstance(note, str) for note in result.notes),
     }
     return next((name for name in right if not right[name]), None)
+
+
+def _are_sizes(by_kind: Any) -> bool:
+    return isinstance(by_kind, dict) and all(map(_is_number, by_kind.values()))
 
 
 def _are_regimes(of_task: tuple[int, Any]) -> bool:

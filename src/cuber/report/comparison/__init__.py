@@ -46,7 +46,7 @@ def compare(
     for name in tables:
         if name not in TABLES:
             raise unknown("table", name, TABLES)
-    if against is not None and not any(_named(group, against) for group in groups):
+    if groups and against is not None and not any(_named(group, against) for group in groups):
         raise unknown("variant", against, dict.fromkeys(each.label for group in groups for each in group.variants))
     sheets = [sheet for group in groups for sheet in _sheets(group, against, tables or TABLES)]
     for name in tables:

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING
 
 from cuber import metrics, statistics
 from cuber.report.comparison import paper
-from cuber.report.comparison.sheet import Estimate, Row, Sheet, between, estimate, number, probability, setting, words
+from cuber.report.comparison.sheet import (
+    SEEDS,
+    VARIANT,
+    Estimate,
+    Row,
+    Sheet,
+    between,
+    estimate,
+    number,
+    probability,
+    setting,
+)
 
 if TYPE_CHECKING:
     from cuber.experiments.variants import Group, Variant
     from cuber.training import Result
-
-VARIANT = words("variant", "variant")
-SEEDS = number("n", "seeds", "d")
 
 MEASURED = [estimate("ACC %", "acc"), estimate("BWT %", "bwt", "+.2f")]
 BESIDE_THE_PAPER = [
@@ -37,7 +45,7 @@ def accuracy(group: Group) -> list[Sheet]:
     known = any(row.get("paper_acc") is not None for row in rows)
     spread = any(row.get(ORDER.name) is not None for row in rows)
     columns = [VARIANT, SEEDS, *(BESIDE_THE_PAPER if known else MEASURED), *([ORDER] if spread else [])]
-    notes = _cut(group) + _reproduced(group) if known else []
+    notes = paper.cut(group) + _reproduced(group) if known else []
     if spread:
         notes.append(
             "order: standard deviation of ACC when the test samples come in other orders, which matters "
@@ -47,7 +55,7 @@ def accuracy(group: Group) -> list[Sheet]:
 
 
 def _rows(benchmark: str, variant: Variant) -> list[Row]:
-    figures = paper.figures(benchmark, variant.method, variant.results[0].settings)
+    figures = paper.figures(benchmark, variant)
     told = _row(variant.label, [result.accuracy for result in variant.results], figures, bool(variant.shrunk))
     told[ORDER.name] = _spread_of_order(variant)
     bare = [result.accuracy_bare for result in variant.results if result.accuracy_bare is not None]
@@ -86,11 +94,6 @@ def _spread_of_order(variant: Variant) -> float | None:
 
     spreads = variant.values(spread)
     return statistics.mean(spreads) if spreads else None
-
-
-def _cut(group: Group) -> list[str]:
-    cut = {note for variant in group.variants for note in variant.shrunk}
-    return [f"not the paper's benchmark, whose figures are for all of it: {'; '.join(sorted(cut))}"] if cut else []
 
 
 def _reproduced(group: Group) -> list[str]:
@@ -155,7 +158,7 @@ def sweep(group: Group) -> list[Sheet]:
         known = swept == ["eps2"] and (group.benchmark, method) == ("split-cifar100", "cuber")
         columns = [setting(name) for name in swept] + [SEEDS, *(BESIDE_THE_PAPER if known else MEASURED)]
         rows = [_swept_row(variant, known) for variant in variants]
-        title, notes = f"{method} with different values of {' and '.join(swept)}", _cut(group) if known else []
+        title, notes = f"{method} with different values of {' and '.join(swept)}", paper.cut(group) if known else []
         sheets.append(Sheet("sweep", group.title, title, columns, rows, notes, {"method": method}))
     return sheets
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cuber import statistics
 from cuber.report.comparison import paper
-from cuber.report.comparison.sheet import Column, Estimate, Row, Sheet, estimate, number, words
+from cuber.report.comparison.sheet import SEEDS, VARIANT, Column, Estimate, Row, Sheet, estimate, number
 
 if TYPE_CHECKING:
     from cuber.experiments.variants import Group, Variant
@@ -32,16 +33,22 @@ def time(group: Group, baseline: Variant | None) -> list[Sheet]:
                 "variant": variant.label,
                 "seeds": len(variant.results),
                 "seconds": Estimate.of(variant.values(seconds_per_task)),
-                "relative": Estimate.of([seconds_per_task(one) / seconds_per_task(other) for one, other in pairs]),
+                "relative": Estimate.of(_ratios(pairs)),
                 "paper_relative": paper.figure(paper.TIME, group.benchmark, variant),
             }
         )
-    columns = [words("variant", "variant"), number("n", "seeds", "d"), estimate("seconds per task", "seconds")]
+    columns, notes = [VARIANT, SEEDS, estimate("seconds per task", "seconds")], _machines(group)
     if baseline is not None:
         columns.append(estimate(f"/ {baseline.label}", "relative"))
         if any(row["paper_relative"] is not None for row in rows):
             columns.append(number("paper", "paper_relative"))
-    return [Sheet("time", group.title, "Time for learning", columns, rows, _machines(group), _about(baseline))]
+            notes += paper.cut(group)
+    return [Sheet("time", group.title, "Time for learning", columns, rows, notes, _about(baseline))]
+
+
+def _ratios(pairs: Sequence[tuple[Result, Result]]) -> list[float]:
+    seconds = [(seconds_per_task(ours), seconds_per_task(theirs)) for ours, theirs in pairs]
+    return [ours / theirs for ours, theirs in seconds if theirs > 0]
 
 
 def _machines(group: Group) -> list[str]:
@@ -52,23 +59,20 @@ def _machines(group: Group) -> list[str]:
 
 def memory(group: Group, baseline: Variant | None) -> list[Sheet]:
     """What is kept after the last task, in megabytes and by kind, and relative to the baseline's."""
-    sizes = {variant.label: _megabytes(variant) for variant in group.variants}
-    kinds = list(dict.fromkeys(kind for by_kind in sizes.values() for kind, size in by_kind.items() if size))
-    unit = sum(sizes[baseline.label].values()) if baseline is not None else 0.0
-    rows: list[Row] = []
-    for variant in group.variants:
-        by_kind = sizes[variant.label]
-        total = sum(by_kind.values())
-        rows.append(
-            {
-                "variant": variant.label,
-                "seeds": len(variant.results),
-                "megabytes": total,
-                "relative": total / unit if unit else None,
-                "megabytes_of": by_kind,
-            }
-        )
-    columns = [words("variant", "variant"), number("n", "seeds", "d"), number("MB", "megabytes", ".3f")]
+    sizes = [_megabytes(variant) for variant in group.variants]
+    kinds = list(dict.fromkeys(kind for by_kind in sizes for kind, size in by_kind.items() if size))
+    unit = sum(_megabytes(baseline).values()) if baseline is not None else 0.0
+    rows: list[Row] = [
+        {
+            "variant": variant.label,
+            "seeds": len(variant.results),
+            "megabytes": sum(by_kind.values()),
+            "relative": sum(by_kind.values()) / unit if unit else None,
+            "megabytes_of": by_kind,
+        }
+        for variant, by_kind in zip(group.variants, sizes, strict=True)
+    ]
+    columns = [VARIANT, SEEDS, number("MB", "megabytes", ".3f")]
     if baseline is not None:
         columns.append(number(f"/ {baseline.label}", "relative"))
     columns.append(_kinds(kinds))

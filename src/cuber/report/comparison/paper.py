@@ -6,12 +6,12 @@ Lin et al., "Beyond Not-Forgetting: Continual Learning with Backward Knowledge T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cuber.report.comparison.sheet import Estimate
 
 if TYPE_CHECKING:
-    from cuber.experiments.variants import Variant
+    from cuber.experiments.variants import Group, Variant
 
 Figures = tuple[Estimate, Estimate | None]
 """ACC and BWT in percent; learning all tasks at once has no BWT."""
@@ -102,20 +102,29 @@ TIME: Mapping[str, Mapping[str, float | None]] = {
 """Of training, relative to GPM; None: not given."""
 
 
-def has(method: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a method was run with the settings of the paper's tables: its table of eps2 is another matter."""
-    return method != "cuber" or settings.get("eps2", 0.0) == 0
+def has(variant: Variant) -> bool:
+    """Whether a variant has the settings of the paper's tables: its table of eps2 is another matter."""
+    return variant.method != "cuber" or _eps2(variant) == 0
 
 
-def figures(benchmark: str, method: str, settings: Mapping[str, Any]) -> Figures | None:
-    """ACC and BWT of a method, if the paper has them for such settings."""
-    if has(method, settings):
-        return ACCURACY.get(benchmark, {}).get(method)
-    return EPS2.get(settings["eps2"]) if benchmark == "split-cifar100" else None
+def figures(benchmark: str, variant: Variant) -> Figures | None:
+    """ACC and BWT, if the paper has them for such settings."""
+    if has(variant):
+        return ACCURACY.get(benchmark, {}).get(variant.method)
+    return EPS2.get(_eps2(variant)) if benchmark == "split-cifar100" else None
 
 
 def figure(table: Mapping[str, Mapping[str, float | None]], benchmark: str, variant: Variant) -> float | None:
     """What one of the tables of single figures has for a variant."""
-    if not has(variant.method, variant.results[0].settings):
-        return None
-    return table.get(benchmark, {}).get(variant.method)
+    return table.get(benchmark, {}).get(variant.method) if has(variant) else None
+
+
+def cut(group: Group) -> list[str]:
+    """The sentence that belongs to the paper's figures where not all of its benchmark was learnt."""
+    left_out = sorted({note for variant in group.variants for note in variant.shrunk})
+    return [f"not the paper's benchmark, whose figures are for all of it: {'; '.join(left_out)}"] if left_out else []
+
+
+def _eps2(variant: Variant) -> float:
+    value: float = variant.results[0].settings.get("eps2", 0.0)
+    return value

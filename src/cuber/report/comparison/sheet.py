@@ -142,3 +142,7 @@ def _signed_zero(text: str) -> str:
     ('0.00', '-0.01')
     """
     return text.lstrip("+-") if not text.strip("+-0.") else text
+
+
+VARIANT = words("variant", "variant")
+SEEDS = number("n", "seeds", "d")

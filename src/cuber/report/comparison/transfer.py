@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cuber import metrics, statistics
 from cuber.report.comparison import paper
-from cuber.report.comparison.sheet import Estimate, Row, Sheet, between, estimate, number, probability, words
+from cuber.report.comparison.sheet import (
+    SEEDS,
+    VARIANT,
+    Estimate,
+    Row,
+    Sheet,
+    between,
+    estimate,
+    number,
+    probability,
+    words,
+)
 
 if TYPE_CHECKING:
     from cuber.experiments.variants import Group, Variant
@@ -33,48 +44,38 @@ def _selected(group: Group, variant: Variant, against: Variant | None) -> list[S
     tasks = sorted({task for chosen in selections.values() for task in chosen})
     if not tasks:
         return []
-    other = against if against is not None and against is not variant and variant.pairs(against) else None
-    theirs = [result for _, result in variant.pairs(other)] if other is not None else []
-    printed = paper.SELECTED.get(group.benchmark, {}) if variant.method == "cuber" and not variant.shrunk else {}
-    rows: list[Row] = []
-    for task in tasks:
-        votes = Counter(chosen[task] for chosen in selections.values() if task in chosen)
-        old, of_cuber, of_trgp = printed.get(task, (None, None, None))
-        rows.append(
-            {
-                "task": str(task),
-                "selected": ", ".join(f"{name} ({count})" for name, count in sorted(votes.items())),
-                "bwt_s": _changes(variant.results, selections, [task]),
-                "bwt_s_other": _changes(theirs, selections, [task]),
-                "paper_selected": None if old is None else str(old),
-                "paper_bwt_s": of_cuber,
-                "paper_bwt_s_trgp": of_trgp,
-            }
-        )
-    rows.append(
-        {
-            "task": AVERAGE,
-            "bwt_s": _changes(variant.results, selections, tasks),
-            "bwt_s_other": _changes(theirs, selections, tasks),
-            "paper_bwt_s": _average([of_cuber for _, of_cuber, _ in printed.values()]),
-            "paper_bwt_s_trgp": _average([of_trgp for _, _, of_trgp in printed.values()]),
-        }
-    )
+    pairs = variant.pairs(against) if against is not None and against is not variant else []
+    theirs = [result for _, result in pairs if _one_by_one(result)]
+    printed = _printed(group, variant)
+
+    def row(tasks: Sequence[int]) -> Row:
+        ours = {"bwt_s": _changes(variant.results, selections, tasks)}
+        return {**ours, "bwt_s_other": _changes(theirs, selections, tasks), **_papers(printed, tasks)}
+
+    rows = [{"task": str(task), "selected": _votes(selections, task), **row([task])} for task in tasks]
+    rows.append({"task": AVERAGE, **row(tasks)})
     columns = [words("task", "task"), words("selected (seeds)", "selected"), estimate(variant.label, "bwt_s", "+.2f")]
-    if other is not None:
-        columns.append(estimate(other.label, "bwt_s_other", "+.2f"))
+    context = {"variant": variant.label}
+    if theirs and against is not None:
+        columns.append(estimate(against.label, "bwt_s_other", "+.2f"))
+        context["other"] = against.label
     if printed:
         columns.append(words("paper: selected", "paper_selected"))
         columns.append(number("its cuber", "paper_bwt_s", "+.2f"))
         columns.append(number("its trgp", "paper_bwt_s_trgp", "+.2f"))
     title = f"BWT-S in % of the old tasks that {variant.label} selected"
-    context = {"variant": variant.label} | ({"other": other.label} if other is not None else {})
     return [Sheet("selected", group.title, title, columns, rows, context=context)]
 
 
 def _selections(result: Result) -> Selections:
     chosen = {task: metrics.most_selected(regimes) for task, regimes in enumerate(result.regimes)}
     return {task: old for task, old in chosen.items() if old is not None}
+
+
+def _votes(selections: dict[int, Selections], task: int) -> str:
+    """The old tasks that were selected for a new one, each with the number of seeds: "0 (2), 1 (1)"."""
+    votes = Counter(chosen[task] for chosen in selections.values() if task in chosen)
+    return ", ".join(f"{old} ({count})" for old, count in sorted(votes.items()))
 
 
 def _changes(results: Sequence[Result], selections: dict[int, Selections], tasks: Sequence[int]) -> Estimate | None:
@@ -91,8 +92,22 @@ def _changes(results: Sequence[Result], selections: dict[int, Selections], tasks
     return Estimate.of(means)
 
 
-def _average(values: Sequence[float]) -> float | None:
-    return statistics.mean(values) if values else None
+def _printed(group: Group, variant: Variant) -> Mapping[int, tuple[int, float, float]]:
+    """The paper's selections, where they are of the same method on the same tasks."""
+    same = variant.method == "cuber" and paper.has(variant) and not variant.shrunk
+    return paper.SELECTED.get(group.benchmark, {}) if same else {}
+
+
+def _papers(printed: Mapping[int, tuple[int, float, float]], tasks: Sequence[int]) -> Row:
+    known = [printed[task] for task in tasks if task in printed]
+    if not known:
+        return {}
+    old, of_cuber, of_trgp = zip(*known, strict=True)
+    return {
+        "paper_selected": str(old[0]) if len(tasks) == 1 else None,
+        "paper_bwt_s": statistics.mean(of_cuber),
+        "paper_bwt_s_trgp": statistics.mean(of_trgp),
+    }
 
 
 # Forward, over GPM
@@ -121,14 +136,19 @@ def forward(group: Group, baseline: Variant | None) -> list[Sheet]:
             )
     if not rows or baseline is None:
         return []
-    columns = [words("variant", "variant"), number("n", "seeds", "d"), estimate("FWT %", "fwt", "+.2f")]
+    columns = [VARIANT, SEEDS, estimate("FWT %", "fwt", "+.2f")]
     columns += [between("95 % interval", "fwt_interval"), probability("p", "fwt_p")]
-    if any(row["paper_fwt"] is not None for row in rows):
+    known = any(row["paper_fwt"] is not None for row in rows)
+    if known:
         columns += [number("paper", "paper_fwt", "+.2f"), number("diff.", "fwt_difference", "+.2f")]
-    context = {"baseline": baseline.label}
-    return [Sheet("forward", group.title, f"FWT over that of {baseline.label}", columns, rows, context=context)]
+    title, notes = f"FWT over that of {baseline.label}", paper.cut(group) if known else []
+    return [Sheet("forward", group.title, title, columns, rows, notes, {"baseline": baseline.label})]
 
 
 def _when_learnt(result: Result) -> float | None:
     """The mean accuracy of tasks right after they were learnt; None where all were learnt at once."""
-    return statistics.mean(metrics.diagonal(result.accuracy)) if len(result.accuracy) == len(result.tasks) else None
+    return statistics.mean(metrics.diagonal(result.accuracy)) if _one_by_one(result) else None
+
+
+def _one_by_one(result: Result) -> bool:
+    return len(result.accuracy) == len(result.tasks)
