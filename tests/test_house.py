@@ -22,6 +22,8 @@ ALLOWED = {
     "datasets": {"datasets", "errors"},
     "streams": {"streams", "datasets", "errors"},
     "batches": {"errors"},
+    "metrics": set(),
+    "statistics": set(),
     "errors": set(),
 }
 """Which rooms of the house a room may import."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuber import data_cli, grid_cli
+from cuber import compare_cli, data_cli, grid_cli
 from cuber.data_cli import DataDir
 from cuber.errors import CuberError
 from cuber.version import __version__
@@ -29,7 +29,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_cli.app, name="data")
-app.command(name="grid")(grid_cli.grid)
+app.command()(grid_cli.grid)
+app.command()(compare_cli.compare)
 
 
 @app.callback(invoke_without_command=True)

@@ -124,7 +124,7 @@ def part_done(cell: Cell) -> float:
     try:
         tasks = len(read_config(cell.directory)["stream"]["tasks"])
         lines = (cell.directory / LOG).read_text(encoding="utf-8").splitlines()
-    except (OSError, KeyError, CuberError):
+    except (OSError, KeyError, ValueError):
         return 0.0
     for line in reversed(lines):
         event = json.loads(line)
@@ -137,7 +137,11 @@ def part_done(cell: Cell) -> float:
 
 def _differences(cell: Cell) -> str:
     """Where a finished run is another than the one that is asked for."""
-    there, wanted = read_config(cell.directory), cell.experiment.expected()
+    try:
+        there = read_config(cell.directory)
+    except (OSError, ValueError) as error:
+        return f"cannot read its configuration ({error})"
+    wanted = cell.experiment.expected()
     return "; ".join(
         f"{table}.{key} was {there.get(table, {}).get(key)!r} and is now {value!r}"
         for table, values in ready_for_toml(wanted).items()

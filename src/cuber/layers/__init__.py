@@ -4,7 +4,7 @@ A new layer type is one file here: a subclass of :class:`Rule` under :func:`regi
 """
 
 from cuber.layers import convolution, linear
-from cuber.layers.normalization import Normalization, Statistics, evaluation_mode
+from cuber.layers.normalization import Normalization, Statistics, evaluation_mode, normalizes_by_batch
 from cuber.layers.protected import ProtectedLayer, observed
 from cuber.layers.rule import Rule, register
 from cuber.layers.scan import Scan, scan
@@ -18,6 +18,7 @@ __all__ = [
     "convolution",
     "evaluation_mode",
     "linear",
+    "normalizes_by_batch",
     "observed",
     "register",
     "scan",

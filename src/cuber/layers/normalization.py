@@ -82,6 +82,15 @@ class BatchStatistics:
         return functional.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
 
 
+def normalizes_by_batch(model: nn.Module) -> bool:
+    """Whether an answer depends on the other samples of its batch, in evaluation mode too."""
+    return any(
+        isinstance(module.__dict__.get("forward"), BatchStatistics) or module.running_mean is None
+        for module in model.modules()
+        if isinstance(module, _BatchNorm)
+    )
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for a while; every module gets back the mode it had."""

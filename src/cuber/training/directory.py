@@ -149,7 +149,11 @@ class RunDirectory:
         self.event("resumed" if state else "started", {})
 
     def _compare(self, config: dict[str, dict[str, Any]]) -> None:
-        before, now = _flat(read_config(self.path)), _flat(config)
+        try:
+            there = read_config(self.path)
+        except (OSError, ValueError) as error:
+            raise CuberError(f"cannot read {self.path / CONFIG} ({error}): start over with --fresh") from error
+        before, now = _flat(there), _flat(config)
         changed = [
             f"{key} was {before.get(key, 'not there')!r} and is now {now.get(key, 'not there')!r}"
             for key in {**before, **now}
@@ -193,11 +197,8 @@ class RunDirectory:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The configuration of a run."""
-    try:
-        return tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CuberError(f"cannot read {directory / CONFIG} ({error}): start over with --fresh") from error
+    """The configuration of a run, table by table; raises OSError or ValueError."""
+    return tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))
 
 
 def ready_for_toml(config: Config) -> dict[str, dict[str, Any]]:

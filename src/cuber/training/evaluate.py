@@ -37,13 +37,18 @@ class Score:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, part: Part, batch_size: int, loss_fn: LossFunction | None = None) -> Score:
-    """The score of the model as it now answers; the loss too where ``loss_fn`` is given."""
+def evaluate(
+    model: nn.Module, part: Part, batch_size: int, loss_fn: LossFunction | None = None, order: int | None = None
+) -> Score:
+    """The score of the model as it now answers; the loss too where ``loss_fn`` is given.
+
+    ``order`` is the seed of another order of the samples, which matters where batches are normalized by themselves.
+    """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
     with evaluation_mode(model):
-        for x, y in FixedLoader(part, batch_size):
+        for x, y in FixedLoader(part, batch_size, order):
             x, y = x.to(device), y.to(device)
             output = model(x)
             correct += (output.argmax(1) == y).sum()

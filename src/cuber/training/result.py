@@ -52,6 +52,8 @@ class Result:
     accuracy: AccuracyMatrix = field(default_factory=list)
     accuracy_bare: AccuracyMatrix | None = None
     """The same with ``as_task(None)``: nobody says which task it is. Only where tasks share a head."""
+    reshuffled: AccuracyMatrix = field(default_factory=list)
+    """The last row again, for other orders of the test samples. Only where batches are normalized by themselves."""
     regimes: list[dict[str, dict[int, dict[str, Any]]]] = field(default_factory=list)
     """Task -> layer -> old task -> regime, and why."""
     history: list[list[Epoch]] = field(default_factory=list)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from cuber.layers import normalizes_by_batch
 from cuber.methods.method import Method
 from cuber.streams import Stream
 from cuber.training.describe import configuration, regimes_of
@@ -17,6 +18,9 @@ from cuber.training.lessons import Lesson, lessons
 from cuber.training.randomness import derive, seeded
 from cuber.training.result import Result
 from cuber.training.trainer import STEPS_PER_LOOK, Recipe, Trainer
+
+ORDERS = 5
+"""Orders of the test samples by which the spread that they cause is measured."""
 
 
 class Run:
@@ -55,6 +59,7 @@ class Run:
                 going_on = None
             self._test(number)
             self._save()
+        self._try_other_orders()
         return self.result
 
     def _learn_lesson(self, lesson: Lesson, going_on: dict[str, Any] | None) -> None:
@@ -78,12 +83,19 @@ class Run:
         for logger in self._directory.loggers if self._directory else ():
             logger.evaluation(self.learner.tasks - 1, accuracy)
 
-    def _row(self, *, bare: bool) -> list[float | None]:
+    def _try_other_orders(self) -> None:
+        """Test all tasks with their samples in other orders, where batches are normalized by themselves."""
+        if normalizes_by_batch(self.learner.model):
+            with seeded(derive(self.recipe.seed, "test", "orders"), self.learner.device):
+                self.result.reshuffled = [self._row(bare=False, order=order) for order in range(ORDERS)]
+
+    def _row(self, *, bare: bool, order: int | None = None) -> list[float | None]:
         accuracies: list[float | None] = [None] * len(self.stream)
         for old in range(self.learner.tasks):
             with self.learner.as_task(None if bare else old) as model:
                 test, batch_size = self.stream[old].test, self.recipe.training.evaluation_batch_size
-                accuracies[old] = evaluate(model, test, batch_size).accuracy
+                shuffle = None if order is None else derive(self.recipe.seed, "test order", order, old)
+                accuracies[old] = evaluate(model, test, batch_size, order=shuffle).accuracy
             self._stop_if_asked()
         return accuracies
 
@@ -105,7 +117,9 @@ class Run:
     def _stop_if_asked(self) -> None:
         if self._directory is not None and self._interrupts.signal is not None:
             self._save()
-            tests = f"in the tests after {self.lessons[len(self.result.accuracy)].place}"
+            # All lessons have been tested while other orders of the samples are tried.
+            last = self.lessons[min(len(self.result.accuracy), len(self.lessons) - 1)]
+            tests = f"in the tests after {last.place}"
             raise Stopped(self._interrupts.signal, self._trainer.whereabouts if self._trainer is not None else tests)
 
     def _save(self) -> None:

@@ -1,0 +1,49 @@
+"""``cuber compare``: thin; parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cuber.errors import CuberError, unknown
+
+TABLE = "table"
+
+
+def compare(
+    directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories, or folders of them.")],
+    against: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Variant to test the others against; else trgp if there is one.")
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="acc, differences, selected, forward, sweep, time or memory; may be repeated; else all there are.",
+        ),
+    ] = None,
+    format: Annotated[str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")] = TABLE,
+) -> None:
+    """Show what finished runs came to over seeds, beside the paper's figures."""
+    from cuber.experiments.results import load
+    from cuber.experiments.variants import group
+    from cuber.report.comparison import compare as compare_runs
+    from cuber.report.formats import FORMATS, remarks, show_comparison
+
+    if format not in (TABLE, *FORMATS):
+        raise unknown("format", format, (TABLE, *FORMATS))
+    runs = load(directories)
+    comparison = compare_runs(runs, group(runs), against, table or [])
+    if format == TABLE:
+        from rich.console import Console
+
+        show_comparison(comparison, Console())
+    else:
+        print(FORMATS[format](comparison))
+    if format == "csv":  # which has no place for them
+        for remark in remarks(comparison):
+            print(f"cuber: {remark}", file=sys.stderr)
+    if not comparison.sheets:
+        raise CuberError(f"none of {len(runs)} runs has finished, so there is nothing to compare")

@@ -1,0 +1,114 @@
+"""Which runs belong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cuber.experiments.results import FINISHED, INCOMPLETE, Run
+from cuber.experiments.variants import group
+from tests.made_up import result, shifted
+
+
+def run(method: str = "cuber", seed: int = 0, config=None, name: str = "a", **changes) -> Run:
+    return Run(Path(name), FINISHED, config or {}, result(method, seed, **changes))
+
+
+def labels(groups) -> list[str]:
+    return [variant.label for one in groups for variant in one.variants]
+
+
+def test_seeds_of_one_method_are_one_variant():
+    (one,) = group([run(seed=2), run(seed=0), run(seed=1), Run(Path("b"), INCOMPLETE)])
+    (variant,) = one.variants
+    assert variant.label == "cuber"
+    assert list(variant.by_seed) == [0, 1, 2]
+    assert one.notes == []
+
+
+def test_methods_come_in_the_order_of_the_paper():
+    assert labels(group([run(m) for m in ("zeta", "cuber", "gpm", "alpha", "multitask", "trgp")])) == [
+        *("multitask", "gpm", "trgp", "cuber", "alpha", "zeta")
+    ]
+
+
+def test_what_differs_makes_a_variant_and_its_name():
+    runs = [run(settings={"eps2": eps2, "threshold": 0.97}) for eps2 in (0.5, 0.1, -0.1, 10)]
+    assert labels(group([*runs, run("gpm")])) == [
+        "gpm",
+        "cuber eps2=-0.1",
+        "cuber eps2=0.1",
+        "cuber eps2=0.5",
+        "cuber eps2=10",
+    ]
+
+
+def test_training_and_options_make_variants_too():
+    runs = [
+        run(training={"epochs": 5, "lr": 0.01, "optimizer": "SGD"}),
+        run(training={"epochs": 5, "lr": 0.1, "optimizer": "SGD"}),
+    ]
+    assert labels(group(runs)) == ["cuber lr=0.01", "cuber lr=0.1"]
+    orders = [
+        {"experiment": {"options": {"order": name}, "data_dir": name, "threads": 1}} for name in ("code", "paper")
+    ]
+    assert labels(group([run(config=config) for config in orders])) == ["cuber order=code", "cuber order=paper"]
+    # A result alone does not tell
+    assert labels(group([run(config=orders[0]), run()])) == ["cuber order=?", "cuber order=code"]
+
+
+def test_equal_values_are_equal_however_they_are_written():
+    runs = [run(seed=n, settings={"eps2": eps2, "samples": [1, 2]}) for n, eps2 in enumerate((0, 0.0))]
+    assert labels(group([*runs, run(seed=2, settings={"eps2": 0.0, "samples": [1.0, 2.0]})])) == ["cuber"]
+    lists = [run(settings={"samples": samples}) for samples in ([1, 2], [1, 3], None)]
+    assert labels(group(lists)) == ["cuber samples=[1,2]", "cuber samples=[1,3]", "cuber samples=none"]
+
+
+def test_machine_threads_and_place_make_no_variant():
+    configs = [{"experiment": {"threads": n, "device": f"cuda:{n}", "seed": n, "parameters": 9}} for n in range(2)]
+    machines = [{"threads": n} for n in range(2)]
+    runs = [run(seed=n, config=configs[n], machine=machines[n]) for n in range(2)]
+    assert labels(group(runs)) == ["cuber"]
+
+
+def test_streams_of_different_sizes_are_not_mixed():
+    short = result().tasks[:2]
+    few = run("gpm", tasks=short, accuracy=[[90.0, None], [91.0, 80.0]], notes=["only 2 of 3 tasks"])
+    small = run("gpm", notes=["only 20 training samples per task", "only 1 of 5 epochs"])
+    groups = group([run("gpm"), few, small])
+    assert [one.title for one in groups] == [
+        "made-up",
+        "made-up (only 2 of 3 tasks)",
+        "made-up (only 20 training samples per task)",
+    ]
+    assert labels(groups) == ["gpm"] * 3
+    assert groups[0].variants[0].shrunk == []
+    assert groups[2].variants[0].shrunk == ["only 20 training samples per task", "only 1 of 5 epochs"]
+
+
+def test_notes_about_single_tasks_do_not_part_seeds():
+    runs = [run(seed=n, notes=[f"part {n}: {n} training images left out"]) for n in range(3)]
+    assert labels(group(runs)) == ["cuber"]
+
+
+def test_the_first_of_several_runs_with_one_seed_counts_and_that_is_said():
+    again = [run(name="b"), run(name="c", accuracy=shifted(acc=1.0))]
+    (one,) = group([run(name="a"), *again])
+    assert [made.acc for made in one.variants[0].results] == [80.0]
+    assert one.notes == [
+        "cuber: seed 0 is there again in b, with the same accuracies; only a counts",
+        "cuber: seed 0 is there again in c, with other accuracies; only a counts",
+    ]
+
+
+def test_methods_that_were_not_trained_alike_are_named():
+    slow = {"epochs": 20, "lr": 0.5, "batch_size": 10}
+    (one,) = group([run(), run("gpm", training=slow), run("trgp")])
+    assert one.notes == ["not trained alike: epochs is 20 for gpm, 5 for trgp and cuber"]
+
+
+def test_pairs_have_the_same_seed_and_the_same_tasks():
+    other = [{"name": "else", "classes": 2}] * 3
+    runs = [run(seed=n) for n in (0, 1, 2)] + [run("gpm", 1), run("gpm", 2, tasks=other), run("gpm", 3)]
+    (one,) = group(runs)
+    gpm, cuber = one.variants
+    assert [(ours.seed, theirs.method) for ours, theirs in cuber.pairs(gpm)] == [(1, "gpm")]

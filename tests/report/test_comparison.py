@@ -1,0 +1,357 @@
+"""The tables, with every number computed by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from cuber import CuberError
+from cuber.experiments.results import FINISHED, INCOMPLETE, Run
+from cuber.experiments.variants import group
+from cuber.report.comparison import Comparison, compare, paper
+from cuber.report.comparison.sheet import Estimate, Sheet
+from tests.made_up import MATRIX, result, shifted
+
+CIFAR = "split-cifar100"
+
+
+def made(*results, against=None, tables=()) -> Comparison:
+    runs = [Run(Path(f"run{n}"), FINISHED, {}, one) for n, one in enumerate(results)]
+    return compare(runs, group(runs), against, tables)
+
+
+def sheet(kind: str, *results, **options) -> Sheet:
+    (found,) = [one for one in made(*results, **options).sheets if one.kind == kind]
+    return found
+
+
+def texts(one: Sheet) -> dict[str, list[str]]:
+    return {row[0]: row[1:] for row in one.texts()}
+
+
+def seeds(method: str, *moves: tuple[float, float], **changes) -> list:
+    """A result for each seed, its ACC and BWT moved from 80 and 0 by so much."""
+    return [result(method, n, accuracy=shifted(*move), **changes) for n, move in enumerate(moves)]
+
+
+# ACC and BWT
+
+
+def test_mean_and_deviation_over_seeds():
+    one = sheet("acc", *seeds("cuber", (0, 0), (1, 0.3), (2, 0.6)), *seeds("gpm", (3, -1)))
+    assert [column.heading for column in one.columns] == ["variant", "n", "ACC %", "BWT %"]
+    # ACC 80, 81, 82; BWT 0, 0.3, 0.6
+    assert texts(one) == {"gpm": ["1", "83.00", "-1.00"], "cuber": ["3", "81.00±1.00", "+0.30±0.30"]}
+    assert one.plain()[0] == {
+        "variant": "gpm",
+        "seeds": 1,
+        "acc": 83,
+        "acc_deviation": None,
+        "bwt": pytest.approx(-1),
+        "bwt_deviation": None,
+    }
+
+
+def test_the_papers_figures_and_the_difference_to_them():
+    one = sheet("acc", *seeds("cuber", (-4, 0), (-5, 0.2), benchmark=CIFAR), *seeds("mine", (0, 0), benchmark=CIFAR))
+    assert [column.heading for column in one.columns] == [
+        *("variant", "n", "ACC %", "paper", "diff.", "BWT %", "paper", "diff.")
+    ]
+    # 75.5 - 75.54, and 0.1 - 0.13; deviations sqrt(0.5) and sqrt(0.02)
+    assert texts(one) == {
+        "cuber": ["2", "75.50±0.71", "75.54±0.22", "-0.04", "+0.10±0.14", "0.13±0.08", "-0.03"],
+        "mine": ["1", "80.00", "-", "-", "0.00", "-", "-"],
+    }
+    assert one.notes == []
+
+
+def test_parts_of_a_benchmark_are_not_measured_by_the_paper():
+    notes = ["only 3 of 10 tasks", "only 5 of 200 epochs"]
+    one = sheet("acc", *seeds("cuber", (0, 0), benchmark=CIFAR, notes=notes))
+    assert texts(one)["cuber"] == ["1", "80.00", "75.54±0.22", "-", "0.00", "0.13±0.08", "-"]
+    assert one.notes == [
+        "not the paper's benchmark, whose figures are for all of it: only 3 of 10 tasks; only 5 of 200 epochs"
+    ]
+    assert one.caption.endswith("on split-cifar100 (only 3 of 10 tasks)")
+
+
+def test_reported_figures_come_with_what_the_papers_authors_got():
+    one = sheet("acc", *seeds("ewc", (0, 0), benchmark=CIFAR), *seeds("gpm", (0, 0), benchmark=CIFAR))
+    assert texts(one)["ewc"][2] == "68.80±0.88"
+    assert one.notes == ["others had reported the paper's figures; its authors' own were: ewc 68.30±0.65 and -2±1"]
+
+
+def test_all_tasks_at_once_have_no_backward_transfer():
+    joint = [result("multitask", n, benchmark=CIFAR, accuracy=[[90.0, 80.0, 70.0]]) for n in range(2)]
+    comparison = made(*joint, *seeds("trgp", (0, 0), (1, 0), benchmark=CIFAR), *seeds("gpm", (0, 0), benchmark=CIFAR))
+    by_kind = {one.kind: texts(one) for one in comparison.sheets}
+    assert by_kind["acc"]["multitask"] == ["2", "80.00±0.00", "79.58±0.54", "+0.42", "-", "-", "-"]
+    assert by_kind["differences"]["multitask"][-3:] == ["-", "-", "-"]
+    assert set(by_kind["forward"]) == {"trgp"}
+
+
+def test_shared_heads_are_shown_told_and_not_told():
+    bare = [result("cuber", n, accuracy_bare=shifted(-n, -1)) for n in (1, 2)]
+    one = sheet("acc", *bare, result("gpm", accuracy_bare=MATRIX))
+    assert texts(one) == {
+        "gpm": ["1", "80.00", "0.00"],
+        "cuber": ["2", "80.00±0.00", "0.00±0.00"],
+        "cuber, task not told": ["2", "78.50±0.71", "-1.00±0.00"],
+    }
+
+
+def test_the_spread_that_the_order_of_the_test_samples_causes():
+    # ACC over the orders: 80, 82 (deviation sqrt(2)) and 80, 80 (deviation 0): sqrt(2) / 2 on average
+    orders = [[[90.0, 78.0, 72.0], [90.0, 80.0, 76.0]], [[80.0, 80.0, 80.0]] * 2]
+    one = sheet("acc", *(result("cuber", n, reshuffled=orders[n]) for n in range(2)), result("gpm"))
+    assert texts(one)["cuber"][-1] == "0.71"
+    assert texts(one)["gpm"][-1] == "-"
+    assert one.rows[1]["acc_deviation_of_order"] == pytest.approx(math.sqrt(2) / 2)
+    assert "other orders" in one.notes[0]
+
+
+# Differences
+
+
+def test_differences_on_the_seeds_that_match():
+    cuber = seeds("cuber", (1, 0.5), (2, 0.5), (6, 0.5), (50, 9))
+    one = sheet("differences", *cuber, *seeds("trgp", (0, 0), (0, 0), (0, 0)), *seeds("gpm", (0, 0)))
+    assert one.title == "Differences to trgp with the same seeds"
+    assert [row["variant"] for row in one.rows] == ["cuber"]  # gpm has one seed only
+    # Differences 1, 2, 6: mean 3, deviation sqrt(7), error sqrt(7/3); t of 2 degrees at 97.5 %: 4.3027
+    row = one.rows[0]
+    half = 4.3027 * math.sqrt(7 / 3)
+    assert row["seeds"] == 3
+    assert row["acc_difference"] == pytest.approx(3)
+    assert row["acc_interval"] == pytest.approx((3 - half, 3 + half), abs=1e-3)
+    # P(|t| > t0) with 2 degrees of freedom is 1 - t0 / sqrt(t0^2 + 2), and t0^2 = 27 / 7
+    assert row["acc_p"] == pytest.approx(1 - math.sqrt(27 / 7) / math.sqrt(27 / 7 + 2))
+    assert one.texts()[0] == ["cuber", "3", "+3.00", "[-3.57, +9.57]", "0.188", "+0.50", "-", "-"]
+
+
+def test_what_to_compare_with_can_be_chosen():
+    runs = [*seeds("cuber", (0, 0), (3, 0)), *seeds("gpm", (1, 0), (1, 0)), *seeds("trgp", (0, 0), (0, 0))]
+    one = sheet("differences", *runs, against="gpm")
+    assert {row["variant"]: row["acc_difference"] for row in one.rows} == {"trgp": -1, "cuber": 0.5}
+    swept = [*seeds("trgp", (0, 0), settings={"eps1": 0.5}), *seeds("trgp", (0, 0), settings={"eps1": 0.2})]
+    # Which of several is meant when nobody says so?
+    twice = [*seeds("cuber", (0, 0), (0, 0)), *swept, *(result("trgp", 1, settings=one.settings) for one in swept)]
+    assert not [one for one in made(*twice).sheets if one.kind == "differences"]
+    with pytest.raises(CuberError, match=r"'trgp' may be any of 'trgp eps1=0.2', 'trgp eps1=0.5' on made-up: name one"):
+        made(*swept, against="trgp")
+    with pytest.raises(
+        CuberError, match=r"there is no variant 'gpn'; did you mean 'gpm'\? \(known: gpm, trgp, cuber\)"
+    ):
+        made(*runs, against="gpn")
+
+
+# Transfer
+
+
+def regime(number: int, fell: int | None = None) -> dict:
+    return {"regime": number, "ratio": 0.5, "cosine": 0.1, "fell": fell}
+
+
+def selecting(seed: int, second: int, matrix=MATRIX):
+    """Task 1 selects task 0, task 2 selects ``second``, with one layer against another task."""
+    votes = {"a": {second: regime(3)}, "b": {second: regime(2, fell=4)}, "c": {1 - second: regime(3)}}
+    return result("cuber", seed, accuracy=matrix, regimes=[{"a": {}}, {"a": {0: regime(3)}}, votes])
+
+
+def test_what_new_tasks_did_to_the_old_ones_selected_for_them():
+    other = [[90.0, None, None], [93.0, 80.0, None], [92.0, 79.0, 70.0]]
+    one = sheet("selected", selecting(0, 1), selecting(1, 1, other), selecting(2, 0), *seeds("trgp", (0, 0), (0, 0)))
+    # Task 1 on task 0: +1, +3, +1. Task 2 on task 1: -2, -1; on task 0: +1. Averages of the seeds: -0.5, 1, 1
+    # trgp has seeds 0 and 1, with the first matrix: +1, +1; -2, -2; -0.5, -0.5
+    assert one.texts() == [
+        ["1", "0 (3)", "+1.67±1.15", "+1.00±0.00"],
+        ["2", "0 (1), 1 (2)", "-0.67±1.53", "-2.00±0.00"],
+        ["average", "-", "+0.50±0.87", "-0.50±0.00"],
+    ]
+    assert one.context == {"variant": "cuber", "other": "trgp"}
+
+
+def test_all_tasks_at_once_have_no_say_in_what_was_selected():
+    joint = result("multitask", accuracy=[[90.0, 80.0, 70.0]])
+    one = sheet("selected", selecting(0, 1), joint, against="multitask")
+    assert [column.heading for column in one.columns] == ["task", "selected (seeds)", "cuber"]
+
+
+def test_selections_beside_the_papers():
+    names = [{"name": str(n)} for n in range(7)]
+    matrix = [[50.0 + i if j <= i else None for j in range(7)] for i in range(7)]
+    regimes = [{"a": {task - 1: regime(3)} if task else {}} for task in range(7)]
+    one = sheet("selected", result(benchmark="overlap-cifar100", tasks=names, accuracy=matrix, regimes=regimes))
+    assert texts(one)["4"] == ["3 (1)", "+1.00", "3", "+0.03", "-0.60"]
+    assert texts(one)["3"] == ["2 (1)", "+1.00", "-", "-", "-"]
+    assert texts(one)["average"] == ["-", "+1.00", "-", "+0.33", "-0.23"]  # the paper's averages are 0.33 and -0.23
+
+
+def test_forward_transfer_over_gpm():
+    # The mean diagonal is moved by ACC - 2/3 BWT: for cuber 1 and 4, for gpm 1 and 2; differences 0 and 2
+    one = sheet(
+        "forward", *seeds("cuber", (1, 0), (6, 3), benchmark=CIFAR), *seeds("gpm", (3, 3), (2, 0), benchmark=CIFAR)
+    )
+    assert one.title == "FWT over that of gpm"
+    row = one.rows[0]
+    assert (row["variant"], row["seeds"]) == ("cuber", 2)
+    assert row["fwt"].mean == pytest.approx(1)
+    assert row["fwt"].deviation == pytest.approx(math.sqrt(2))
+    assert row["fwt_p"] == pytest.approx(0.5)  # t is 1, of one degree of freedom: 1 - 2 atan(1) / pi
+    assert one.texts()[0] == ["cuber", "2", "+1.00±1.41", "[-11.71, +13.71]", "0.500", "+2.79", "-1.79"]
+
+
+@pytest.mark.parametrize("kind", ["acc", "forward", "time", "sweep"])
+def test_wherever_a_part_is_beside_the_papers_figures_that_is_said(kind):
+    runs = [result("cuber", n, benchmark=CIFAR, settings={"eps2": n / 5}, notes=["only 2 of 9 epochs"]) for n in (0, 1)]
+    gpm = [result("gpm", n, benchmark=CIFAR, notes=["only 2 of 9 epochs"]) for n in (0, 1)]
+    (one,) = made(*runs, *gpm, tables=[kind]).sheets
+    assert "not the paper's benchmark, whose figures are for all of it: only 2 of 9 epochs" in one.notes
+
+
+# A swept setting
+
+
+def test_a_sweep_beside_the_papers():
+    runs = [
+        result(benchmark=CIFAR, settings={"eps2": eps2}, accuracy=shifted(-4, eps2)) for eps2 in (0.5, 0.0, 0.2, 0.3)
+    ]
+    one = sheet("sweep", *runs, result("gpm", benchmark=CIFAR))
+    assert texts(one) == {
+        "0": ["1", "76.00", "75.54", "+0.46", "0.00", "0.22", "-0.22"],
+        "0.2": ["1", "76.00", "75.73", "+0.27", "+0.20", "0.03", "+0.17"],
+        "0.3": ["1", "76.00", "-", "-", "+0.30", "-", "-"],
+        "0.5": ["1", "76.00", "75.55", "+0.45", "+0.50", "0.01", "+0.49"],
+    }
+    # In the main table eps2 = 0 has the main table's figures, and one that the paper did not try has none.
+    main = texts(sheet("acc", *runs))
+    assert [row[2] for row in main.values()] == ["75.54±0.22", "75.73", "-", "75.55"]
+
+
+def test_a_sweep_of_two_settings_has_a_row_for_each_pair():
+    runs = [result(settings={"eps2": eps2, "lam": lam}) for lam in (1, 3) for eps2 in (0.1, 0.0)]
+    one = sheet("sweep", *runs)
+    assert one.title == "cuber with different values of eps2 and lam"
+    assert [row[:2] for row in one.texts()] == [["0", "1"], ["0", "3"], ["0.1", "1"], ["0.1", "3"]]
+    assert [(row["eps2"], row["lam"]) for row in one.plain()] == [(0.0, 1), (0.0, 3), (0.1, 1), (0.1, 3)]
+
+
+# Cost
+
+
+def test_time_relative_to_gpm_on_the_same_seeds():
+    gpm = [result("gpm", 0, benchmark=CIFAR), result("gpm", 1, benchmark=CIFAR, seconds=[30.0, 10.0, 20.0])]
+    cuber = [result("cuber", n, benchmark=CIFAR, seconds=[20.0, 30.0, 40.0]) for n in (0, 1, 2)]
+    one = sheet("time", *gpm, *cuber)
+    # Seconds per task: gpm 10 and 20, cuber 30 three times; 30 / 10 and 30 / 20, mean 2.25, deviation 1.5 / sqrt(2)
+    assert texts(one) == {
+        "gpm": ["2", "15.00±7.07", "1.00±0.00", "1.00"],
+        "cuber": ["3", "30.00±0.00", "2.25±1.06", "1.86"],
+    }
+    assert one.notes == []
+
+
+def test_no_time_is_relative_to_none():
+    assert texts(sheet("time", result("gpm", seconds=[0.0])))["gpm"] == ["1", "0.00", "-"]
+
+
+def test_times_of_different_machines_are_marked():
+    other = {"system": "Linux", "processor": "x86_64", "device": "cuda:0", "threads": 1}
+    one = sheet("time", result("gpm"), result("gpm", 1, machine=other))
+    assert one.notes == [
+        "not all on one machine: system Linux, processor x86_64, device cpu, threads 1; "
+        "system Linux, processor x86_64, device cuda:0, threads 1"
+    ]
+
+
+def test_memory_by_kind():
+    cuber = [result(seed=n, bytes=[{"bases": 9}, {"bases": 10**6 * n, "gradients": 2500}]) for n in (1, 2)]
+    one = sheet("memory", *cuber, result("gpm"), result("finetune", bytes=[{}]))
+    # 1.5 MB of bases on average, and 0.0025 MB of gradients
+    assert texts(one) == {
+        "finetune": ["1", "0.000", "0.00", "nothing"],
+        "gpm": ["1", "1.000", "1.00", "bases 1.000"],
+        "cuber": ["2", "1.502", "1.50", "bases 1.500, gradients 0.003"],
+    }
+    assert one.plain()[2]["megabytes_of_gradients"] == 0.0025
+    assert one.plain()[1]["megabytes_of_gradients"] == 0
+
+
+# Which tables there are
+
+
+def test_tables_that_the_runs_do_not_allow_are_left_out_or_refused():
+    assert [one.kind for one in made(result()).sheets] == ["acc", "time", "memory"]
+    assert [one.kind for one in made(result(), tables=["time"]).sheets] == ["time"]
+    with pytest.raises(CuberError, match="there is no table 'forward' to be made of these runs: it needs runs of gpm"):
+        made(result(), tables=["forward"])
+    with pytest.raises(CuberError, match="there is no table 'tim'; did you mean 'time'"):
+        made(result(), tables=["tim"])
+
+
+def test_what_must_be_known_of_the_runs_is_said_once_whatever_the_table():
+    again = [result(), result(), result(seed=1)]
+    assert ["there again" in note for one in made(*again).sheets for note in one.notes] == [True]
+    assert "there again" in made(*again, tables=["memory"]).sheets[0].notes[0]
+
+
+def test_unfinished_runs_are_listed_and_never_counted():
+    runs = [Run(Path("a"), FINISHED, {}, result()), Run(Path("b"), INCOMPLETE, {"experiment": {"method": "cuber"}})]
+    comparison = compare(runs, group(runs))
+    assert comparison.unfinished == runs[1:]
+    assert comparison.sheets[0].rows[0]["seeds"] == 1
+    assert compare(runs[1:], group(runs[1:])).sheets == []
+
+
+# The paper
+
+
+def test_the_papers_tables_are_whole():
+    figures = {benchmark: set(table) for benchmark, table in paper.ACCURACY.items()}
+    everything = {"multitask", "owm", "ewc", "hat", "agem", "er", "gpm", "trgp", "cuber"}
+    assert figures == {
+        "split-cifar100": everything,
+        "split-miniimagenet": everything - {"owm"},
+        "five-datasets": everything - {"owm"},
+        "permuted-mnist": everything - {"hat"},
+        "overlap-cifar100": {"cuber", "trgp"},
+    }
+    assert paper.ACCURACY["permuted-mnist"]["owm"] == (Estimate(90.71, 0.11, "90.71±0.11"), Estimate(-1, 0, "-1±0"))
+    assert paper.ACCURACY["five-datasets"]["multitask"] == (Estimate(91.54, 0.28, "91.54±0.28"), None)
+    assert paper.TIME["five-datasets"]["owm"] is None
+
+
+@pytest.mark.parametrize(
+    ("table", "sums"),
+    [
+        (
+            paper.ACCURACY,
+            {
+                "split-cifar100": (629.57, 5.31, -54.67, 5.09),
+                "split-miniimagenet": (482.29, 7.24, -34.97, 6.15),
+                "five-datasets": (722.11, 1.67, -22.04, 2.03),
+                "permuted-mnist": (735.68, 1.66, -33.82, 3.1),
+            },
+        ),
+        (
+            paper.REPRODUCED,
+            {
+                "split-cifar100": (328.35, 4.11, -53, 7),
+                "split-miniimagenet": (225.93, 5.15, -36, 8),
+                "five-datasets": (350.51, 1.63, -21, 3),
+                "permuted-mnist": (350.45, 1.46, -29, 5),
+            },
+        ),
+    ],
+)
+def test_the_papers_columns_add_up(table, sums):
+    """ACC, its deviations, BWT, its deviations: sums over the rows, taken from the paper's text by a program."""
+    for benchmark, expected in sums.items():
+        figures = table[benchmark].values()
+        changes = [bwt for _, bwt in figures if bwt is not None]
+        assert len(changes) == len(figures) - ("multitask" in table[benchmark])
+        found = [sum(acc.mean for acc, _ in figures), sum(acc.deviation for acc, _ in figures)]
+        found += [sum(bwt.mean for bwt in changes), sum(bwt.deviation for bwt in changes)]
+        assert found == pytest.approx(expected, abs=1e-6)
