@@ -5,13 +5,22 @@ algorithm is what it does at the moments of training that it overrides. Enter it
 knows it.
 """
 
+from cuber.methods.agem import AGEM
 from cuber.methods.cuber import CUBER
+from cuber.methods.er import ER
 from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
 from cuber.methods.method import Method
 from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
 
-METHODS: dict[str, type[Method]] = {"cuber": CUBER, "trgp": TRGP, "gpm": GPM, "finetune": FineTune}
+METHODS: dict[str, type[Method]] = {
+    "cuber": CUBER,
+    "trgp": TRGP,
+    "gpm": GPM,
+    "agem": AGEM,
+    "er": ER,
+    "finetune": FineTune,
+}
 
-__all__ = ["CUBER", "GPM", "METHODS", "TRGP", "FineTune", "Method", "setting"]
+__all__ = ["AGEM", "CUBER", "ER", "GPM", "METHODS", "TRGP", "FineTune", "Method", "setting"]

@@ -16,8 +16,8 @@ CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 PAPER: Settings = {
     "owm": {"lr": 0.3},
     "ewc": {"lr": 0.03, "lam": 1000},
-    "agem": {"lr": 0.1, "memory": 1000},
-    "er": {"lr": 0.1, "memory": 1000},
+    "agem": {"lr": 0.1, "memory": 1000, "replay": 10},
+    "er": {"lr": 0.1, "memory": 1000, "replay": 10},
     "gpm": GPM,
     "trgp": TRGP,
     "cuber": CUBER,
