@@ -23,11 +23,13 @@ class AGEM(ReplayMethod):
 
     def combine(self, gradients: list[Tensor], replayed: list[Tensor]) -> list[Tensor]:
         """g, or g - (g . r / r . r) r where g . r < 0; all gradients together are one vector."""
-        agreement = inner_product(gradients, replayed)
-        if agreement >= 0:
+        if inner_product(gradients, replayed) >= 0:
             return gradients
-        against = agreement / inner_product(replayed, replayed)
-        return [g - (against * r).to(g.dtype) for g, r in zip(gradients, replayed, strict=True)]
+        # Samples known by heart have a gradient so small that its square is 0; only its direction matters.
+        largest = torch.stack([r.abs().max() for r in replayed]).max()
+        direction = [r / largest for r in replayed]
+        along = inner_product(gradients, direction) / inner_product(direction, direction)
+        return [g - along * r for g, r in zip(gradients, direction, strict=True)]
 
     def remember(self, loader: Iterable[Batch]) -> None:
         """All tasks have equal shares in the memory, to within a sample; old ones give up what a new one needs."""
@@ -41,5 +43,4 @@ class AGEM(ReplayMethod):
 
 def inner_product(one: list[Tensor], other: list[Tensor]) -> Tensor:
     """Of two vectors in pieces."""
-    products = [(a * b).sum(dtype=torch.promote_types(a.dtype, torch.float32)) for a, b in zip(one, other, strict=True)]
-    return torch.stack(products).sum()
+    return torch.stack([a.flatten().dot(b.flatten()) for a, b in zip(one, other, strict=True)]).sum()

@@ -30,8 +30,8 @@ class ER(ReplayMethod):
         """How many samples of all tasks have been offered to the reservoir."""
 
     def combine(self, gradients: list[Tensor], replayed: list[Tensor]) -> list[Tensor]:
-        """With half of it each, and batches of the same size, the gradient of the mean loss over both."""
-        return [(1 - self.share) * g + self.share * r for g, r in zip(gradients, replayed, strict=True)]
+        """(1 - share) g + share r: with halves, and batches of one size, that of the mean loss over both batches."""
+        return [g.lerp(r, self.share) for g, r in zip(gradients, replayed, strict=True)]
 
     def remember(self, loader: Iterable[Batch]) -> None:
         """The reservoir goes on where the task before has left it."""
