@@ -257,3 +257,19 @@ def test_a_copy_of_a_learner_goes_its_own_way_from_the_same_place(kind: type) ->
     train(learner, optimizer, HEADS.loader(2))
     train(twin, twins_optimizer, HEADS.loader(2))
     assert same_bits(learner.model, twin.model)
+
+
+@BOTH
+def test_a_step_that_neither_loss_has_reached_anything_of_is_none(kind: type) -> None:
+    """Two optimizers, of which one holds what no task has used so far."""
+    model = nn.ModuleDict({"used": nn.Linear(8, 3), "spare": nn.Linear(8, 3)})
+    learner = kind(model, forward=lambda model, batch: loss_fn(model["used"](batch[0]), batch[1]))
+    for task in range(2):
+        learner.begin_task(HEADS.loader(task))
+        optimizers = [learner.wrap(sgd(part.parameters())) for part in model.values()]
+        before = copy.deepcopy(model)
+        learner.loss(HEADS.loader(task)[0]).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        assert [same_bits(model[name], before[name]) for name in model] == [False, True]
+        learner.end_task(HEADS.loader(task))

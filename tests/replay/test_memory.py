@@ -83,11 +83,14 @@ def test_a_reservoir_without_places_keeps_nothing_and_counts_all_the_same() -> N
 
 
 def test_what_is_kept_is_a_copy_of_its_own() -> None:
-    loader = numbers(0, 5)
+    scale = torch.tensor(2.0)
+    loader = [(*pair, scale) for pair in numbers(0, 5)]
     memory = memory_of(0, loader)
     loader[0][0].zero_()
-    (_, (x, y)), *_ = memory.draw(5, generator())
+    scale.zero_()
+    ((_, (x, y, kept)),) = memory.draw(5, generator())
     assert torch.equal(x.flatten(), y.double())
+    assert kept == 2
 
 
 def test_a_loader_without_batches_is_told_so() -> None:

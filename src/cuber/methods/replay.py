@@ -51,16 +51,19 @@ class ReplayMethod(Method):
         if len(self.episodic_memory) == 0:
             return
         held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        replayed = self.replayed_gradients(held)
-        pairs = [(p, r) for p, r in zip(held, replayed, strict=True) if p.grad is not None or r is not None]
-        parameters = [p for p, _ in pairs]
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        references = [torch.zeros_like(p) if r is None else r for p, r in pairs]
-        with torch.no_grad():
-            combined = self.combine(gradients, references)
-        for parameter, before, after in zip(parameters, gradients, combined, strict=True):
+        references = zip(held, self.replayed_gradients(held), strict=True)
+        reached = [(p, r) for p, r in references if p.grad is not None or r is not None]
+        if reached:
+            self._replace_gradients(reached)
+
+    @torch.no_grad()
+    def _replace_gradients(self, reached: list[tuple[nn.Parameter, Tensor | None]]) -> None:
+        """Parameters that one of the two losses does not depend on have a gradient of 0 there."""
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p, _ in reached]
+        replayed = [torch.zeros_like(p) if r is None else r for p, r in reached]
+        for (p, _), before, after in zip(reached, gradients, self.combine(gradients, replayed), strict=True):
             if after is not before:
-                parameter.grad = after if parameter.grad is None else parameter.grad.copy_(after)
+                p.grad = after if p.grad is None else p.grad.copy_(after)
 
     def replayed_gradients(self, parameters: list[nn.Parameter]) -> list[Tensor | None]:
         """The gradient of the mean loss over a batch drawn from memory; None for parameters that it does not reach."""

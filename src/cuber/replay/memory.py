@@ -111,7 +111,8 @@ class EpisodicMemory:
 
 def _episode(task: int, samples: list[Sample]) -> Episode:
     columns = zip(*(sample.rows for sample in samples), strict=True)
-    return Episode(task, [Column.of(torch.cat(rows)) for rows in columns], samples[0].rest)
+    rest = batches.map_tensors(samples[0].rest, torch.clone)
+    return Episode(task, [Column.of(torch.cat(rows)) for rows in columns], rest)
 
 
 def mixture(drawn: Drawn) -> tuple[Tensor, Tensor, Tensor] | None:
