@@ -7,13 +7,15 @@ from cuber.version import __version__
 
 if TYPE_CHECKING:
     from cuber.errors import CuberError, CuberWarning
-    from cuber.methods import CUBER, GPM, OWM, TRGP, FineTune, Method, Multitask
+    from cuber.methods import AGEM, CUBER, ER, GPM, OWM, TRGP, FineTune, Method, Multitask
     from cuber.networks import MultiHead
     from cuber.streams import Stream, Task
     from cuber.training import Result, learn
 
 __all__ = [
+    "AGEM",
     "CUBER",
+    "ER",
     "GPM",
     "OWM",
     "TRGP",
@@ -33,7 +35,7 @@ __all__ = [
 # Imported when first asked for: torch takes two seconds, and `cuber --help` does without it.
 _ROOMS = {
     "cuber.errors": ("CuberError", "CuberWarning"),
-    "cuber.methods": ("CUBER", "TRGP", "GPM", "OWM", "FineTune", "Multitask", "Method"),
+    "cuber.methods": ("CUBER", "TRGP", "GPM", "OWM", "AGEM", "ER", "FineTune", "Multitask", "Method"),
     "cuber.networks": ("MultiHead",),
     "cuber.streams": ("Stream", "Task"),
     "cuber.training": ("Result", "learn"),

@@ -34,13 +34,13 @@ OTHERS = {
     ("hat", MINI): {"lr": 0.03, "smax": 400, "c": 0.75},
     ("hat", FIVE): {"lr": 0.1, "smax": 400, "c": 0.75},
     **{
-        (method, name): {"lr": lr, "memory": memory}
+        (method, name): {"lr": lr, "memory": memory, "replay": batch_size}
         for method in ("agem", "er")
-        for name, lr, memory in (
-            (CIFAR, 0.05, 2000),
-            (MINI, 0.1, 500),
-            (FIVE, 0.1, 3000),
-            ("permuted-mnist", 0.1, 1000),
+        for name, lr, memory, batch_size in (
+            (CIFAR, 0.05, 2000, 64),
+            (MINI, 0.1, 500, 64),
+            (FIVE, 0.1, 3000, 64),
+            ("permuted-mnist", 0.1, 1000, 10),
         )
     },
 }

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cuber import CUBER, GPM, TRGP, FineTune
+from cuber import AGEM, CUBER, ER, GPM, TRGP, FineTune
 from tests.loops import OPTIMIZERS, learn, logits, loss_fn, train
 from tests.models import CASES, Loader
 
@@ -30,7 +30,7 @@ def statistics(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
-@pytest.mark.parametrize("kind", [FineTune, GPM, TRGP, CUBER])
+@pytest.mark.parametrize("kind", [FineTune, AGEM, ER, GPM, TRGP, CUBER])
 def test_as_task_restores_the_statistics_the_task_ended_with_bit_for_bit(kind: type) -> None:
     learner = kind(CASE.model())
     ended_with = []

@@ -18,7 +18,9 @@ from an entry point in the group ``cuber.methods``, which is looked at when a na
 """
 
 from cuber.methods import outside
+from cuber.methods.agem import AGEM
 from cuber.methods.cuber import CUBER
+from cuber.methods.er import ER
 from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
 from cuber.methods.method import Method
@@ -32,6 +34,8 @@ METHODS: dict[str, type[Method]] = {
     "trgp": TRGP,
     "gpm": GPM,
     "owm": OWM,
+    "agem": AGEM,
+    "er": ER,
     "finetune": FineTune,
     "multitask": Multitask,
 }
@@ -49,7 +53,9 @@ def all_methods() -> dict[str, type[Method]]:
 
 
 __all__ = [
+    "AGEM",
     "CUBER",
+    "ER",
     "GPM",
     "METHODS",
     "OWM",

@@ -13,6 +13,10 @@ from cuber.training import Training
 # With a shared head old tasks have nothing of their own to fall back on: the paper's thresholds, by layer.
 PAPER_THRESHOLDS = {"threshold": [0.95, 0.99, 0.99], "threshold_step": 0.0}
 
+# As many replayed as there are in a batch; kept are a third of overlap-digits' samples, a tenth of split-digits', a
+# hundredth of permuted-digits'.
+REPLAY = {method: {"memory": 100, "replay": 10} for method in ("agem", "er")}
+
 
 # Matrices this small are multiplied by one thread before a second has woken up, and on a machine that is busy otherwise
 # waiting for the second takes many times as long as the work.
@@ -38,6 +42,7 @@ OVERLAP_DIGITS = Benchmark(
     stream=overlap_digits,
     network=backbone_with_heads,
     training=Training(epochs=20, lr=0.05, batch_size=10),
+    settings=REPLAY,
     threads=THREADS,
     protocols=PROTOCOLS,
 )
@@ -48,6 +53,7 @@ SPLIT_DIGITS = Benchmark(
     stream=split_digits,
     network=backbone_with_heads,
     training=Training(epochs=10, lr=0.05, batch_size=10),
+    settings=REPLAY,
     threads=THREADS,
     protocols=PROTOCOLS,
 )
@@ -60,5 +66,5 @@ PERMUTED_DIGITS = Benchmark(
     training=Training(epochs=5, lr=0.05, batch_size=10),
     threads=THREADS,
     protocols=PROTOCOLS,
-    settings={"cuber": PAPER_THRESHOLDS, "trgp": PAPER_THRESHOLDS, "gpm": PAPER_THRESHOLDS},
+    settings={"cuber": PAPER_THRESHOLDS, "trgp": PAPER_THRESHOLDS, "gpm": PAPER_THRESHOLDS, **REPLAY},
 )

@@ -18,8 +18,8 @@ CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 PAPER: Settings = {
     "ewc": {"lr": 0.03, "lam": 5000},
     "hat": {"lr": 0.1, "smax": 400, "c": 0.75},
-    "agem": {"lr": 0.1, "memory": 3000},
-    "er": {"lr": 0.1, "memory": 3000},
+    "agem": {"lr": 0.1, "memory": 3000, "replay": 64},
+    "er": {"lr": 0.1, "memory": 3000, "replay": 64},
     "gpm": GPM,
     "trgp": TRGP,
     "cuber": CUBER,

@@ -20,8 +20,8 @@ OWM = {"lr": 0.03, "alpha": 300.0}
 PAPER: Settings = {
     "owm": OWM,
     "ewc": {"lr": 0.03, "lam": 1000},
-    "agem": {"lr": 0.1, "memory": 1000},
-    "er": {"lr": 0.1, "memory": 1000},
+    "agem": {"lr": 0.1, "memory": 1000, "replay": 10},
+    "er": {"lr": 0.1, "memory": 1000, "replay": 10},
     "gpm": GPM,
     "trgp": TRGP,
     "cuber": CUBER,
