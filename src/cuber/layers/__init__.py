@@ -11,9 +11,9 @@ from cuber.layers.normalization import (
     evaluation_mode,
     normalized_by_batch,
 )
+from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
 from cuber.layers.protected import ProtectedLayer, observed
 from cuber.layers.rule import Rule, register
-from cuber.layers.sample_gradients import Use, sample_gradients, sum_of_squares, uses_of
 from cuber.layers.scan import Scan, scan
 
 __all__ = [

@@ -29,7 +29,7 @@ from cuber.layers import (
     sum_of_squares,
     uses_of,
 )
-from cuber.layers.sample_gradients import BYTES
+from cuber.layers.per_sample import BYTES
 from cuber.networks.heads import head_parameters
 
 Loss = Callable[[Batch], Tensor]
