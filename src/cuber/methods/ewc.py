@@ -30,7 +30,7 @@ from cuber.methods.settings import setting
 class EWC(Method):
     """Hold every weight but the heads' where old tasks left it, the harder the more they depend on it."""
 
-    lam: float = setting(100.0, "how hard old tasks hold on to their weights", low=0)
+    lam: float = setting(30.0, "how hard old tasks hold on to their weights; lr * lam * Fisher above 2 diverges", low=0)
     anchors: str = setting(
         "each",
         "where weights are held: at what each old task left, or at what the last did (online EWC)",
