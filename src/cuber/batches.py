@@ -43,8 +43,18 @@ def size(batch: Batch) -> int:
 
 def first(batch: Batch, count: int) -> Batch:
     """The first ``count`` samples of a batch."""
+    return part(batch, slice(count))
+
+
+def part(batch: Batch, which: slice) -> Batch:
+    """Some samples of a batch."""
+    return map_samples(batch, lambda tensor: tensor[which])
+
+
+def map_samples(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
+    """The same batch with every tensor in it that has an entry for each sample replaced by ``function(tensor)``."""
     whole = size(batch)
-    return map_tensors(batch, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == whole else tensor)
+    return map_tensors(batch, lambda tensor: function(tensor) if tensor.dim() and len(tensor) == whole else tensor)
 
 
 def to(batch: Batch, device: torch.device) -> Batch:

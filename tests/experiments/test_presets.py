@@ -9,6 +9,7 @@ import pytest
 
 from cuber import CuberError
 from cuber.experiments import BENCHMARKS, Experiment, run
+from cuber.experiments.presets import five_datasets, permuted_mnist, split_cifar100, split_miniimagenet
 from cuber.methods import METHODS
 from cuber.training.checks import check_fit
 
@@ -26,10 +27,10 @@ SUBSPACES = {
 OTHERS = {
     ("owm", CIFAR): {"lr": 0.01},
     ("owm", "permuted-mnist"): {"lr": 0.03, "alpha": 300.0},  # ours: the preset says why it is not 0.3
-    ("ewc", CIFAR): {"lr": 0.05, "lam": 5000},
-    ("ewc", MINI): {"lr": 0.03, "lam": 5000},
-    ("ewc", FIVE): {"lr": 0.03, "lam": 5000},
-    ("ewc", "permuted-mnist"): {"lr": 0.03, "lam": 1000},
+    ("ewc", CIFAR): {"lr": 0.05, "lam": 50, "anchors": "last"},
+    ("ewc", MINI): {"lr": 0.03, "lam": 25, "anchors": "last"},
+    ("ewc", FIVE): {"lr": 0.03, "lam": 100, "anchors": "last"},
+    ("ewc", "permuted-mnist"): {"lr": 0.03, "lam": 10, "anchors": "last"},
     ("hat", CIFAR): {"lr": 0.05, "smax": 400, "c": 0.75},
     ("hat", MINI): {"lr": 0.03, "smax": 400, "c": 0.75},
     ("hat", FIVE): {"lr": 0.1, "smax": 400, "c": 0.75},
@@ -64,6 +65,12 @@ def test_table_of_the_other_methods() -> None:
         recorded = {m: s for m, s in BENCHMARKS[name].settings.items() if m not in ("gpm", "trgp", "cuber", "finetune")}
         row = CIFAR if name == "overlap-cifar100" else name
         assert recorded == {method: values for (method, where), values in OTHERS.items() if where == row}
+
+
+def test_the_tables_coefficients_of_ewc_are_kept_beside_those_that_belong_to_our_fisher() -> None:
+    assert permuted_mnist.LAM_OF_BATCH_MEANS == 1000
+    for preset in (split_cifar100, five_datasets, split_miniimagenet):
+        assert preset.LAM_OF_BATCH_MEANS == 5000
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cuber.layers import Normalization, evaluation_mode
+from cuber.layers import Normalization, constant_statistics, evaluation_mode, normalized_by_batch
 
 
 def network() -> nn.Sequential:
@@ -81,3 +81,48 @@ def test_evaluation_mode_gives_every_module_back_the_mode_it_had() -> None:
     with pytest.raises(RuntimeError), evaluation_mode(model):
         raise RuntimeError
     assert model.training
+
+
+def test_constant_statistics_are_those_of_the_batch_and_have_no_gradient() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, affine=False, track_running_stats=False)).eval()
+    Normalization(model, "batch")
+    layers = normalized_by_batch(model)
+    assert layers == list(model)
+    x = 2 + 3 * torch.randn(5, 3, 4, 4)
+    expected = model(x)
+    forwards = [module.__dict__.get("forward") for module in model]
+    with constant_statistics(layers, lambda: model(x)):
+        assert torch.allclose(model(x), expected, atol=1e-5)
+        assert torch.allclose(model(x[:1]), expected[:1], atol=1e-5), "a sample alone is normalized as in its batch"
+        one = x[:1].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(one).sum(), one)
+    assert float(slope.abs().min()) > 0.1, "the gradient through the mean would make this 0"
+    assert [module.__dict__.get("forward") for module in model] == forwards
+    with pytest.raises(KeyError), constant_statistics(layers, lambda: model(x)):
+        raise KeyError
+    with pytest.raises(RuntimeError), constant_statistics(layers, lambda: model(x[:, :2])):
+        raise AssertionError("the batch cannot pass")
+    assert [module.__dict__.get("forward") for module in model] == forwards
+    assert not any(module._forward_pre_hooks for module in model)
+
+
+def test_a_layer_used_twice_has_constant_statistics_for_each_use() -> None:
+    layer = nn.BatchNorm1d(3, track_running_stats=False)
+    x = torch.randn(6, 3)
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return layer(3 * layer(x).relu())
+
+    expected = twice(x)
+    with constant_statistics(normalized_by_batch(layer), lambda: twice(x)):
+        for part in (x, x[:2], x[2:]):
+            rows = slice(2, None) if len(part) == 4 else slice(len(part))
+            assert torch.allclose(twice(part), expected[rows], atol=1e-5)
+
+
+def test_layers_with_running_statistics_need_no_constants() -> None:
+    model = network()
+    Normalization(model, "task")
+    assert normalized_by_batch(model) == []
+    with constant_statistics([], lambda: pytest.fail("nothing is to be measured")):
+        pass

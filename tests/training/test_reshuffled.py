@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import cuber
-from cuber.layers import normalizes_by_batch
+from cuber.layers import normalized_by_batch
 from cuber.training import Stopped, derive
 from cuber.training.evaluate import evaluate
 from cuber.training.run import ORDERS
@@ -87,4 +87,4 @@ def test_evaluation_in_another_order_is_the_same_without_batch_statistics():
     ],
 )
 def test_which_layers_look_at_the_whole_batch(layer, by_batch):
-    assert normalizes_by_batch(nn.Sequential(nn.Linear(3, 3), layer)) is by_batch
+    assert normalized_by_batch(nn.Sequential(nn.Linear(3, 3), layer)) is by_batch

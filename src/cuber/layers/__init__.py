@@ -4,7 +4,14 @@ A new layer type is one file here: a subclass of :class:`Rule` under :func:`regi
 """
 
 from cuber.layers import convolution, linear
-from cuber.layers.normalization import Normalization, Statistics, evaluation_mode, normalizes_by_batch
+from cuber.layers.normalization import (
+    Normalization,
+    Statistics,
+    constant_statistics,
+    evaluation_mode,
+    normalized_by_batch,
+)
+from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
 from cuber.layers.protected import ProtectedLayer, observed
 from cuber.layers.rule import Rule, register
 from cuber.layers.scan import Scan, scan
@@ -15,11 +22,16 @@ __all__ = [
     "Rule",
     "Scan",
     "Statistics",
+    "Use",
+    "constant_statistics",
     "convolution",
     "evaluation_mode",
     "linear",
-    "normalizes_by_batch",
+    "normalized_by_batch",
     "observed",
     "register",
+    "sample_gradients",
     "scan",
+    "sum_of_squares",
+    "uses_of",
 ]

@@ -36,5 +36,12 @@ class ConvolutionRule(Rule):
         return x.flatten(-(spatial + 1)).flatten(0, -2)
 
     @staticmethod
+    def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:
+        conv = cast(_ConvNd, layer)
+        if y.dim() != len(conv.kernel_size) + 2:
+            return None
+        return y.unflatten(1, (conv.groups, -1)).movedim(2, -1).flatten(0, -2)
+
+    @staticmethod
     def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return cast(nn.Conv2d, layer)._conv_forward(x, weight, bias)

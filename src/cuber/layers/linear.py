@@ -20,5 +20,9 @@ class LinearRule(Rule):
         return x.reshape(-1, x.shape[-1])
 
     @staticmethod
+    def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:
+        return None if y.is_nested or y.dim() < 2 else y.reshape(-1, y.shape[-1])
+
+    @staticmethod
     def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight, bias)

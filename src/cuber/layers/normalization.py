@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -82,13 +84,60 @@ class BatchStatistics:
         return functional.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
 
 
-def normalizes_by_batch(model: nn.Module) -> bool:
-    """Whether an answer depends on the other samples of its batch, in evaluation mode too."""
-    return any(
-        isinstance(module.__dict__.get("forward"), BatchStatistics) or module.running_mean is None
+class ConstantStatistics:
+    """Batch normalization by statistics that are given, call by call, and begin again when all have been used."""
+
+    def __init__(self, module: _BatchNorm, statistics: list[tuple[Tensor, Tensor]]) -> None:
+        self.module = module
+        self.statistics = cycle(statistics)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        module = self.module
+        mean, variance = next(self.statistics)
+        return functional.batch_norm(x, mean, variance, module.weight, module.bias, False, 0.0, module.eps)
+
+
+def normalized_by_batch(model: nn.Module) -> list[_BatchNorm]:
+    """The layers that normalize every batch by itself, in evaluation too."""
+    return [
+        module
         for module in model.modules()
         if isinstance(module, _BatchNorm)
-    )
+        and (module.running_mean is None or isinstance(module.__dict__.get("forward"), BatchStatistics))
+    ]
+
+
+@contextmanager
+def constant_statistics(layers: list[_BatchNorm], batch: Callable[[], object]) -> Iterator[None]:
+    """While open, these layers take the mean and variance of what ``batch`` passes through them as constants.
+
+    So samples do not interact, and each has a gradient of its own.
+    """
+    seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {module: [] for module in layers}
+
+    def measure(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        over = [dim for dim in range(arguments[0].dim()) if dim != 1]
+        variance, mean = torch.var_mean(arguments[0], over, correction=0)
+        seen[module].append((mean, variance))
+
+    hooks = [module.register_forward_pre_hook(measure) for module in layers]
+    try:
+        if layers:
+            with torch.no_grad():
+                batch()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    before = [module.__dict__.get("forward") for module in layers]
+    try:
+        for module in layers:
+            module.forward = ConstantStatistics(module, seen[module])  # type: ignore[assignment]
+        yield
+    finally:
+        for module, forward in zip(layers, before, strict=True):
+            del module.__dict__["forward"]
+            if forward is not None:
+                module.__dict__["forward"] = forward
 
 
 @contextmanager

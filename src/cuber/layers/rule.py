@@ -29,6 +29,14 @@ class Rule(ABC):
         """The layer's forward pass, with another weight and bias than its own."""
 
     @staticmethod
+    def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:
+        """The output, or its gradient, as rows beside those of ``vectors``; None where that cannot be told.
+
+        Rows come sample by sample. With groups, a sample's come group by group, each with the outputs of its group.
+        """
+        return None
+
+    @staticmethod
     def matrix(weight: Tensor) -> Tensor:
         """The weight as ``out x d``."""
         return weight.flatten(1)

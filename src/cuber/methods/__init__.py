@@ -21,6 +21,7 @@ from cuber.methods import outside
 from cuber.methods.agem import AGEM
 from cuber.methods.cuber import CUBER
 from cuber.methods.er import ER
+from cuber.methods.ewc import EWC
 from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
 from cuber.methods.method import Method
@@ -34,6 +35,7 @@ METHODS: dict[str, type[Method]] = {
     "trgp": TRGP,
     "gpm": GPM,
     "owm": OWM,
+    "ewc": EWC,
     "agem": AGEM,
     "er": ER,
     "finetune": FineTune,
@@ -56,6 +58,7 @@ __all__ = [
     "AGEM",
     "CUBER",
     "ER",
+    "EWC",
     "GPM",
     "METHODS",
     "OWM",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from cuber.layers import normalizes_by_batch
+from cuber.layers import normalized_by_batch
 from cuber.methods.method import Method
 from cuber.streams import Stream
 from cuber.training.describe import configuration, regimes_of
@@ -85,7 +85,7 @@ class Run:
 
     def _try_other_orders(self) -> None:
         """Test all tasks with their samples in other orders, where batches are normalized by themselves."""
-        if normalizes_by_batch(self.learner.model):
+        if normalized_by_batch(self.learner.model):
             with seeded(derive(self.recipe.seed, "test", "orders"), self.learner.device):
                 self.result.reshuffled = [self._row(bare=False, order=order) for order in range(ORDERS)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from cuber.experiments.benchmark import Benchmark, Protocol, Settings
+from cuber.experiments.presets.batch_means import for_single_samples
 from cuber.networks import MultiHead, ReducedResNet18
 from cuber.streams import Stream, five_datasets
 from cuber.streams.five_datasets import ORDERS
@@ -15,8 +16,12 @@ GPM = {**BATCH, "samples": 100, "threshold": 0.965, "threshold_step": 0.0}
 TRGP = {**GPM, "eps1": 0.5}
 CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 
+LAM_OF_BATCH_MEANS = 5000
+"""EWC's coefficient in the paper's table."""
+EWC = {"lr": 0.03, "lam": for_single_samples(LAM_OF_BATCH_MEANS, tasks=5), "anchors": "last"}
+
 PAPER: Settings = {
-    "ewc": {"lr": 0.03, "lam": 5000},
+    "ewc": EWC,
     "hat": {"lr": 0.1, "smax": 400, "c": 0.75},
     "agem": {"lr": 0.1, "memory": 3000, "replay": 64},
     "er": {"lr": 0.1, "memory": 3000, "replay": 64},

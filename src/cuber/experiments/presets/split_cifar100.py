@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from cuber.experiments.benchmark import AGREED, Benchmark, Settings
+from cuber.experiments.presets.batch_means import for_single_samples
 from cuber.networks import AlexNet5, MultiHead
 from cuber.streams import Stream, split_cifar100
 from cuber.training import Training
@@ -16,9 +17,13 @@ GPM = {**BATCH, "samples": SAMPLES, "threshold": 0.97, "threshold_step": 0.003}
 TRGP = {**GPM, "eps1": 0.5}
 CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 
+LAM_OF_BATCH_MEANS = 5000
+"""EWC's coefficient in the paper's table."""
+EWC = {"lr": 0.05, "lam": for_single_samples(LAM_OF_BATCH_MEANS, tasks=10), "anchors": "last"}
+
 PAPER: Settings = {
     "owm": {"lr": 0.01},
-    "ewc": {"lr": 0.05, "lam": 5000},
+    "ewc": EWC,
     "hat": {"lr": 0.05, "smax": 400, "c": 0.75},
     "agem": {"lr": 0.05, "memory": 2000, "replay": 64},
     "er": {"lr": 0.05, "memory": 2000, "replay": 64},

@@ -1,0 +1,103 @@
+"""The gradient of each sample of a batch, from what a layer sees and what comes back to it: one backward pass for all.
+
+A sample's gradient for the matrix of a layer is the sum, over the input vectors that it has there, of the outer
+product of the output's gradient and the input vector. Samples must not interact in the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from cuber.layers.protected import ProtectedLayer
+
+BYTES = 64 * 2**20
+"""About as much memory as gradients of single samples may take at a time."""
+
+
+@dataclass
+class Use:
+    """One call of a layer with a whole batch: its input, and the gradient that the summed loss has for its output."""
+
+    layer: ProtectedLayer
+    module: nn.Module
+    input: Tensor
+    gradient: Tensor
+    samples: int
+
+    def is_clear(self) -> bool:
+        """Whether it can be told which row belongs to which sample."""
+        split = not self.input.is_nested and self.input.dim() > 0 and len(self.input) % self.samples == 0
+        return split and self.layer.rule.outputs(self.module, self.gradient) is not None
+
+    def rows(self, which: slice | None = None) -> tuple[Tensor, Tensor]:
+        """Output gradients and input vectors of some samples: samples x parts x groups x positions x (outputs, d)."""
+        x, gradient, samples = self.input, self.gradient, self.samples
+        if which is not None:
+            x, gradient = (t.unflatten(0, (samples, -1))[which].flatten(0, 1) for t in (x, gradient))
+            samples = len(range(samples)[which])
+        working = torch.promote_types(self.layer.parameter.dtype, torch.float32)
+        vectors = self.layer.vectors(self.module, x).to(working)
+        outputs = cast(Tensor, self.layer.rule.outputs(self.module, gradient)).to(working)
+        shape = samples, len(x) // samples, self.layer.outputs // outputs.shape[1], -1
+        return outputs.reshape(*shape, outputs.shape[1]), vectors.reshape(*shape, vectors.shape[1])
+
+
+def uses_of(layers: Iterable[ProtectedLayer], loss: Callable[[], Tensor], samples: int) -> dict[str, list[Use]]:
+    """Every use of the layers in the forward pass of ``loss``, the mean loss of a batch of so many samples."""
+    calls: list[tuple[ProtectedLayer, nn.Module, Tensor]] = []
+    edges: list[GradientEdge] = []
+
+    def watch(layer: ProtectedLayer, module: nn.Module) -> Any:
+        def record(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
+            if output.requires_grad:
+                calls.append((layer, module, (arguments[0] if arguments else named["input"]).detach()))
+                # Not the output itself, which an activation may overwrite in place.
+                edges.append(get_gradient_edge(output))
+
+        return module.register_forward_hook(record, with_kwargs=True)
+
+    hooks = [watch(layer, module) for layer in layers for module in layer.modules]
+    try:
+        total = loss() * samples
+    finally:
+        for hook in hooks:
+            hook.remove()
+    uses: dict[str, list[Use]] = {}
+    if calls and total.requires_grad:
+        gradients = torch.autograd.grad(total, edges, allow_unused=True)
+        for (layer, module, x), gradient in zip(calls, gradients, strict=True):
+            if gradient is not None:
+                uses.setdefault(layer.name, []).append(Use(layer, module, x, gradient, samples))
+    return uses
+
+
+def sample_gradients(uses: list[Use], which: slice) -> Tensor:
+    """The gradients of some samples for the matrix of a layer, samples x out x d."""
+    return sum(torch.einsum("nkgpo,nkgpd->ngod", *use.rows(which)).flatten(1, 2) for use in uses)  # type: ignore[return-value]
+
+
+def sum_of_squares(uses: list[Use]) -> Tensor:
+    """The squared gradients for the matrix of a layer, summed over the samples: out x d."""
+    samples, outputs = uses[0].samples, uses[0].layer.outputs
+    if len(uses) == 1 and uses[0].gradient.numel() == samples * outputs:
+        # One input vector: the gradient of a sample is an outer product, and its square that of the squares.
+        gradients, vectors = (rows.flatten(1, 3).transpose(0, 1).square() for rows in uses[0].rows())
+        return (gradients.mT @ vectors).flatten(0, 1)
+    chunk = max(1, BYTES // max(_bytes_per_sample(use) for use in uses))
+    starts = range(0, samples, chunk)
+    return sum(  # type: ignore[return-value]
+        sample_gradients(uses, slice(start, start + chunk)).square().sum(0) for start in starts
+    )
+
+
+def _bytes_per_sample(use: Use) -> int:
+    """Of its gradient and of its input vectors."""
+    layer = use.layer
+    vectors = use.gradient.numel() // (use.samples * layer.outputs)
+    return layer.dimension * (layer.outputs + vectors) * layer.parameter.element_size()
