@@ -7,7 +7,7 @@ from cuber.version import __version__
 
 if TYPE_CHECKING:
     from cuber.errors import CuberError, CuberWarning
-    from cuber.methods import CUBER, GPM, TRGP, FineTune, Method
+    from cuber.methods import CUBER, GPM, HAT, TRGP, FineTune, Method
     from cuber.networks import MultiHead
     from cuber.streams import Stream, Task
     from cuber.training import Result, learn
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CUBER",
     "GPM",
+    "HAT",
     "TRGP",
     "CuberError",
     "CuberWarning",
@@ -31,7 +32,7 @@ __all__ = [
 # Imported when first asked for: torch takes two seconds, and `cuber --help` does without it.
 _ROOMS = {
     "cuber.errors": ("CuberError", "CuberWarning"),
-    "cuber.methods": ("CUBER", "GPM", "TRGP", "FineTune", "Method"),
+    "cuber.methods": ("CUBER", "GPM", "HAT", "TRGP", "FineTune", "Method"),
     "cuber.networks": ("MultiHead",),
     "cuber.streams": ("Stream", "Task"),
     "cuber.training": ("Result", "learn"),

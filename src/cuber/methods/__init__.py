@@ -8,10 +8,11 @@ knows it.
 from cuber.methods.cuber import CUBER
 from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
+from cuber.methods.hat import HAT
 from cuber.methods.method import Method
 from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
 
-METHODS: dict[str, type[Method]] = {"cuber": CUBER, "trgp": TRGP, "gpm": GPM, "finetune": FineTune}
+METHODS: dict[str, type[Method]] = {"cuber": CUBER, "trgp": TRGP, "gpm": GPM, "hat": HAT, "finetune": FineTune}
 
-__all__ = ["CUBER", "GPM", "METHODS", "TRGP", "FineTune", "Method", "setting"]
+__all__ = ["CUBER", "GPM", "HAT", "METHODS", "TRGP", "FineTune", "Method", "setting"]
