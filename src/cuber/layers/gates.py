@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,12 +42,11 @@ class Gate:
         """How far each unit is open, from 0 to 1."""
         if embedding.device != self.layer.parameter.device:  # the model has been moved
             embedding.data = embedding.data.to(self.layer.parameter.device)
-        trains = self.annealed is not None and self.layer.modules[0].training
-        return torch.sigmoid(embedding * (self.annealed if trains else self.sharpness))
+        s = self.sharpness if self.annealed is None or not self.layer.modules[0].training else self.annealed
+        return torch.sigmoid(embedding * s)
 
     def _along_units(self, values: Tensor, output: Tensor) -> Tensor:
-        after = self.layer.rule.dimensions_after_units(self.layer.modules[0])
-        return values.to(output).reshape(-1, *[1] * after)
+        return values.to(output).reshape(-1, *[1] * self.layer.dimensions_after_units)
 
     def sit_on(self, modules: Iterable[nn.Module]) -> None:
         """Act on what these modules put out."""
@@ -69,22 +69,24 @@ def find_places(model: nn.Module, layers: Iterable[ProtectedLayer], run: Run) ->
     That is the layer's own output, but for a normalization of each unit for itself that takes it up and would undo the
     gate: there it is the output of the normalization. (One that mixes units would let closed ones have a say.)
     """
-    layers = {layer.name: layer for layer in layers}
+    by_name = {layer.name: layer for layer in layers}
     outputs: dict[int, tuple[str, Tensor]] = {}
     passed: dict[str, int] = {}
     readers: dict[nn.Module, list[str | None]] = {}
 
-    def after_layer(layer: ProtectedLayer, output: Tensor) -> None:
-        passed[layer.name] = passed.pop(layer.name, 0) + 1
-        outputs[id(output)] = layer.name, output  # held on to, so that no other tensor gets its number
+    def after_layer(name: str, output: Tensor) -> None:
+        passed[name] = passed.pop(name, 0) + 1
+        outputs[id(output)] = name, output  # held on to, so that no other tensor gets its number
 
     def before_norm(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        name, _ = outputs.get(id(arguments[0]) if arguments else 0, (None, None))
+        name, output = outputs.get(id(arguments[0]) if arguments else 0, (None, None))
+        if output is not None and name is not None and output.dim() - by_name[name].dimensions_after_units != 2:
+            name = None  # it takes something else for the units: it would mix them
         readers.setdefault(module, []).append(name)
 
     with ExitStack() as hooks:
-        for layer in layers.values():
-            hooks.enter_context(_after(layer.modules, lambda output, layer=layer: after_layer(layer, output)))
+        for name, layer in by_name.items():
+            hooks.enter_context(_after(layer.modules, partial(after_layer, name)))
         for module in model.modules():
             if isinstance(module, _NormBase):
                 hooks.enter_context(module.register_forward_pre_hook(before_norm))
@@ -93,7 +95,7 @@ def find_places(model: nn.Module, layers: Iterable[ProtectedLayer], run: Run) ->
     for name, times in passed.items():
         norms = [module for module, read in readers.items() if set(read) == {name}]
         followed = norms and sum(len(readers[module]) for module in norms) == times
-        places[name] = norms if followed and not _leaks(layers[name], norms, run) else layers[name].modules
+        places[name] = norms if followed and not _leaks(by_name[name], norms, run) else by_name[name].modules
     return places
 
 
