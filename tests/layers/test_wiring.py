@@ -59,7 +59,11 @@ WAYS: dict[str, tuple[Any, int, Any]] = {
     "never 0": (lambda a, b, x: a.sigmoid().mean((2, 3)), 3, lambda a, b: ONES(3)),
     "mixed": (lambda a, b, x: functional.layer_norm(a.mean((2, 3)), (3,)), 3, lambda a, b: a.max() * ONES(3)),
     "shortcut from the input": (lambda a, b, x: (a + x[:, :1]).mean((2, 3)), 3, lambda a, b: ONES(3)),
-    "cleaned input": (lambda a, b, x: a.mean((2, 3)) + x.nan_to_num().mean((1, 2, 3))[:, None], 3, lambda a, b: ONES(3)),
+    "cleaned input": (
+        lambda a, b, x: a.mean((2, 3)) + x.nan_to_num().mean((1, 2, 3))[:, None],
+        3,
+        lambda a, b: ONES(3),
+    ),
 }
 
 
@@ -174,6 +178,8 @@ def test_looking_leaves_nothing_behind() -> None:
     learner = attention_behind(ResidualBlock(), (2, 5, 5))
     for module in learner.model.modules():
         assert all(type(hook).__name__ == "Gate" for hook in module._forward_hooks.values())
-        assert all(type(getattr(h, "__self__", None)).__name__ == "Attached" for h in module._forward_pre_hooks.values())
+        assert all(
+            type(getattr(h, "__self__", None)).__name__ == "Attached" for h in module._forward_pre_hooks.values()
+        )
     assert all(gate.forced is None for gate in learner._gates.values())
     assert all(buffer.isfinite().all() for buffer in learner.model.buffers())

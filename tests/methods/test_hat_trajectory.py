@@ -15,7 +15,7 @@ from tests.loops import loss_fn
 from tests.models import Loader
 from tests.oracles.hat import SlowConvolutional, SlowHAT, SlowResidual
 
-LR, EPOCHS, TASKS = 0.2, 4, 3
+LR, EPOCHS, TASKS = 0.2, 3, 3
 
 
 class Shortcut(nn.Module):

@@ -1,8 +1,8 @@
 """Hard attention to the task, from the formulas of Serra et al. (2018), section 2, in float64 and with plain loops.
 
 ``h_l = a_l * relu(z_l)`` with ``a_l = sigmoid(s e_l)`` (gates behind the activation); the loss is the task's plus
-``c * sum(a (1 - A)) / sum(1 - A)`` where A is the largest attention of old tasks; gradients of weights are multiplied by
-``1 - min(A_l,i, A_l-1,j)``, those of embeddings by ``smax (cosh(s e) + 1) / (s (cosh(e) + 1))``.
+``c * sum(a (1 - A)) / sum(1 - A)`` where A is the largest attention of old tasks; gradients of weights are multiplied
+by ``1 - min(A_l,i, A_l-1,j)``, those of embeddings by ``smax (cosh(s e) + 1) / (s (cosh(e) + 1))``.
 """
 
 from __future__ import annotations
