@@ -7,7 +7,7 @@ from cuber.version import __version__
 
 if TYPE_CHECKING:
     from cuber.errors import CuberError, CuberWarning
-    from cuber.methods import AGEM, CUBER, ER, EWC, GPM, OWM, TRGP, FineTune, Method, Multitask
+    from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, Method, Multitask
     from cuber.networks import MultiHead
     from cuber.streams import Stream, Task
     from cuber.training import Result, learn
@@ -18,6 +18,7 @@ __all__ = [
     "ER",
     "EWC",
     "GPM",
+    "HAT",
     "OWM",
     "TRGP",
     "CuberError",
@@ -36,7 +37,7 @@ __all__ = [
 # Imported when first asked for: torch takes two seconds, and `cuber --help` does without it.
 _ROOMS = {
     "cuber.errors": ("CuberError", "CuberWarning"),
-    "cuber.methods": ("CUBER", "TRGP", "GPM", "OWM", "EWC", "AGEM", "ER", "FineTune", "Multitask", "Method"),
+    "cuber.methods": ("CUBER", "TRGP", "GPM", "OWM", "HAT", "EWC", "AGEM", "ER", "FineTune", "Multitask", "Method"),
     "cuber.networks": ("MultiHead",),
     "cuber.streams": ("Stream", "Task"),
     "cuber.training": ("Result", "learn"),

@@ -87,4 +87,4 @@ def test_evaluation_in_another_order_is_the_same_without_batch_statistics():
     ],
 )
 def test_which_layers_look_at_the_whole_batch(layer, by_batch):
-    assert normalized_by_batch(nn.Sequential(nn.Linear(3, 3), layer)) is by_batch
+    assert bool(normalized_by_batch(nn.Sequential(nn.Linear(3, 3), layer))) is by_batch

@@ -4,6 +4,7 @@ A new layer type is one file here: a subclass of :class:`Rule` under :func:`regi
 """
 
 from cuber.layers import convolution, linear
+from cuber.layers.gates import Gate, find_places, strip_gates
 from cuber.layers.normalization import (
     Normalization,
     Statistics,
@@ -15,23 +16,28 @@ from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_
 from cuber.layers.protected import ProtectedLayer, observed
 from cuber.layers.rule import Rule, register
 from cuber.layers.scan import Scan, scan
+from cuber.layers.wiring import Wiring
 
 __all__ = [
+    "Gate",
     "Normalization",
     "ProtectedLayer",
     "Rule",
     "Scan",
     "Statistics",
     "Use",
+    "Wiring",
     "constant_statistics",
     "convolution",
     "evaluation_mode",
+    "find_places",
     "linear",
     "normalized_by_batch",
     "observed",
     "register",
     "sample_gradients",
     "scan",
+    "strip_gates",
     "sum_of_squares",
     "uses_of",
 ]

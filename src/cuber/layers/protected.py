@@ -54,6 +54,11 @@ class ProtectedLayer:
         return len(self.rule.matrix(self.parameter))
 
     @property
+    def dimensions_after_units(self) -> int:
+        """Of the layer's output: how many come after the one that counts its output units."""
+        return self.rule.dimensions_after_units(self.modules[0])
+
+    @property
     def dimension(self) -> int:
         """d, one more with a bias."""
         return self.rule.matrix(self.parameter).shape[1] + self.with_bias

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -45,6 +46,11 @@ class Rule(ABC):
     def weight(matrix: Tensor, like: Tensor) -> Tensor:
         """The inverse of ``matrix``."""
         return matrix.reshape(like.shape)
+
+    @staticmethod
+    def dimensions_after_units(layer: nn.Module) -> int:
+        """How many dimensions of the layer's output come after the one that counts its output units."""
+        return cast(Tensor, layer.weight).dim() - 2
 
 
 RULES: dict[type[nn.Module], type[Rule]] = {}

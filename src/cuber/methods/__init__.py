@@ -24,6 +24,7 @@ from cuber.methods.er import ER
 from cuber.methods.ewc import EWC
 from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
+from cuber.methods.hat import HAT
 from cuber.methods.method import Method
 from cuber.methods.multitask import Multitask
 from cuber.methods.owm import OWM
@@ -35,6 +36,7 @@ METHODS: dict[str, type[Method]] = {
     "trgp": TRGP,
     "gpm": GPM,
     "owm": OWM,
+    "hat": HAT,
     "ewc": EWC,
     "agem": AGEM,
     "er": ER,
@@ -60,6 +62,7 @@ __all__ = [
     "ER",
     "EWC",
     "GPM",
+    "HAT",
     "METHODS",
     "OWM",
     "TRGP",

@@ -94,6 +94,17 @@ class LayerwiseMethod(Method):
         whole = all(len({id(p) in held for p in layer.parameters}) == 1 for layer in self.layers.values())
         return whole and not group["momentum"] and not group["weight_decay"]
 
+    def _require_held(self, optimizer: Optimizer, mark: str, what: str) -> None:
+        """Raise unless this optimizer and those before it train all parameters with such a mark in their names."""
+        groups = [group for known in (*self._wrapped, optimizer) for group in known.param_groups]
+        held = {id(parameter) for group in groups for parameter in group["params"]}
+        missing = [name for name, p in self.named_parameters() if mark in name and id(p) not in held]
+        if missing:
+            raise CuberError(
+                f"the optimizer lacks {len(missing)} {what} of this task, first '{missing[0]}': "
+                "build it from learner.parameters(), after begin_task, or wrap the one that has them first"
+            )
+
     def _freeze(self) -> None:
         self._freezer.thaw()
         self._scan()

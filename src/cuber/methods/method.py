@@ -15,7 +15,7 @@ from torch.optim import LBFGS, Optimizer
 from cuber import batches
 from cuber.batches import Batch
 from cuber.errors import CuberError
-from cuber.layers import Normalization, Statistics, evaluation_mode
+from cuber.layers import Normalization, Statistics, evaluation_mode, strip_gates
 from cuber.methods.ownership import Freezer, claim, release
 from cuber.methods.saved import check_saved
 from cuber.methods.settings import check_settings, setting, settings_of
@@ -53,6 +53,7 @@ class Method:
         # torch.compile wraps a model; what it compiles is inside, and that is what we hold on to.
         self.model = getattr(self.model, "_orig_mod", self.model)
         claim(self.model, self)
+        strip_gates(self.model)  # a copy of a model comes with what the learner of the original had put there
         self._freezer = Freezer(self.model)
         self.tasks = 0
         """How many tasks have been learnt."""

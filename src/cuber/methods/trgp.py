@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cuber.batches import Batch
-from cuber.errors import CuberError
 from cuber.methods.gpm import GPM, Regimes
 from cuber.methods.settings import setting
 from cuber.subspace import NO_FORGETTING, Regime, Scaling, decide_regimes, projection_ratios
@@ -108,14 +107,7 @@ class TRGP(GPM):
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
         super()._check_optimizer(optimizer)
-        groups = [group for known in (*self._wrapped, optimizer) for group in known.param_groups]
-        held = {id(parameter) for group in groups for parameter in group["params"]}
-        missing = [name for name, p in self.named_parameters() if ".scaling." in name and id(p) not in held]
-        if missing:
-            raise CuberError(
-                f"the optimizer lacks {len(missing)} scalings of this task, first '{missing[0]}': "
-                "build it from learner.parameters(), after begin_task, or wrap the one that has them first"
-            )
+        self._require_held(optimizer, ".scaling.", "scalings")
 
     # What is remembered
 
