@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cuber.experiments import Experiment, run
 from tests.datasets import files
 from tests.packages import install
 
@@ -45,7 +46,13 @@ def cuber(*arguments: str, site: Path) -> str:
     return done.stdout
 
 
-def test_adding_a_method_from_outside(tmp_path: Path) -> None:
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    for epoch in (epoch for epochs in result["history"] for epoch in epochs):
+        del epoch["seconds"]
+    return {name: value for name, value in result.items() if name not in ("method", "seconds")}
+
+
+def test_adding_a_method_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (GUIDES / "adding-a-method.md").read_text()
     modules = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL))
     offers = dict(re.findall(r'^(\w+) = "(.*)"$', text, re.MULTILINE))
@@ -61,20 +68,16 @@ def test_adding_a_method_from_outside(tmp_path: Path) -> None:
     assert re.search(r"^  anchor  The weights are pulled back", listed, re.MULTILINE)
     assert re.search(r"^    strength +0\.1 +how hard they are pulled *$", listed, re.MULTILINE)
 
-    def result(method: str, *options: str) -> dict[str, Any]:
-        quick = ["--tasks", "3", "--epochs", "2", "--quiet", "--out", str(tmp_path / method)]
-        cuber("run", "--method", method, *quick, *options, site=site)
-        values = json.loads((tmp_path / method / "result.json").read_text())
-        assert values.pop("method") == method
-        del values["seconds"]
-        for epochs in values["history"]:
-            for epoch in epochs:
-                del epoch["seconds"]
-        return values
+    out = ["--tasks", "3", "--epochs", "2", "--quiet", "--out", str(tmp_path)]
+    assert "ACC" in cuber("run", "--method", "nothing", *out, site=site)
+    nothing = json.loads((tmp_path / "result.json").read_text())
+    assert nothing["method"] == "nothing"
+    plain = without_times(run(Experiment(method="finetune", tasks=3, epochs=2)).to_dict())
+    assert without_times(nothing) == plain
 
-    plain = result("finetune")
-    assert result("nothing") == plain
-    anchored = result("anchor", "--set", "strength=0.5")
+    monkeypatch.syspath_prepend(site)
+    experiment = Experiment(method="anchor", tasks=3, epochs=2, settings={"strength": 0.5})
+    anchored = without_times(run(experiment).to_dict())
     assert anchored["settings"]["strength"] == 0.5
     assert anchored["bytes"][-1]["anchors"] > 0
     assert anchored["history"][0] == plain["history"][0]  # nothing to be pulled back to
