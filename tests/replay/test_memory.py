@@ -93,6 +93,16 @@ def test_what_is_kept_is_a_copy_of_its_own() -> None:
     assert kept == 2
 
 
+def test_a_loader_may_fill_the_same_tensors_again_and_again() -> None:
+    class Refilled:
+        def __iter__(self) -> Any:
+            x, y = torch.zeros(5, 1), torch.zeros(5, dtype=torch.long)
+            for more_x, more_y in numbers(0, 20, 5):
+                yield x.copy_(more_x), y.copy_(more_y)
+
+    assert sorted(contents(memory_of(0, Refilled()))) == [(0, number) for number in range(20)]
+
+
 def test_a_loader_without_batches_is_told_so() -> None:
     with pytest.raises(CuberError, match="yields no batch"):
         Reservoir(5, generator()).read([])
