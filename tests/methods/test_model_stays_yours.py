@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from cuber import CUBER, GPM, TRGP, FineTune
+from cuber import CUBER, EWC, GPM, TRGP, FineTune
 from tests.loops import learn, logits, loss_fn, same_bits, train
 from tests.models import CASES, Case, cases
 
-METHODS = [FineTune, GPM, TRGP, CUBER]
+METHODS = [FineTune, EWC, GPM, TRGP, CUBER]
 
 
 def fingerprint(model: nn.Module) -> list[Any]:

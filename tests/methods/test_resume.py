@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from cuber import CUBER, GPM, TRGP, CuberError, FineTune
+from cuber import CUBER, EWC, GPM, TRGP, CuberError, FineTune
 from cuber.networks import MLP
 from tests.loops import learn, logits, loss_fn, same_bits, train
 from tests.models import CASES, Case, cases
 
 SETTINGS: dict[type, dict[str, Any]] = {
     FineTune: {},
+    EWC: {"lam": 5.0},
     GPM: {"threshold": 0.8},
     TRGP: {"threshold": 0.8, "eps1": 0.1},
     CUBER: {"threshold": 0.8, "eps1": 0.1, "eps2": -0.2, "lam": 0.1},
