@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from cuber import CUBER, GPM, TRGP, CuberError, FineTune
+from cuber import CUBER, EWC, GPM, TRGP, CuberError, FineTune
 from tests.loops import learn, loss_fn, same_bits, sgd, train
 from tests.models import CASES
 
 CASE = CASES["mlp"]
-methods = pytest.mark.parametrize("kind", [FineTune, GPM, TRGP, CUBER])
+methods = pytest.mark.parametrize("kind", [FineTune, EWC, GPM, TRGP, CUBER])
 
 
 @methods

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cuber import CUBER, GPM, TRGP, CuberError, FineTune
+from cuber import CUBER, EWC, GPM, TRGP, CuberError, FineTune
 from tests.loops import learn, logits, loss_fn, sgd, train
 from tests.models import CASES
 
 CASE = CASES["mlp"]
-methods = pytest.mark.parametrize("kind", [FineTune, GPM, TRGP, CUBER])
+methods = pytest.mark.parametrize("kind", [FineTune, EWC, GPM, TRGP, CUBER])
 X, Y = CASE.inputs(0, 8), torch.zeros(8, dtype=torch.long)
 
 BAD: dict[str, tuple[Any, str]] = {

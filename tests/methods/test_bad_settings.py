@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from cuber import AGEM, CUBER, ER, GPM, TRGP, CuberError, FineTune
+from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, CuberError, FineTune
 from cuber.methods.settings import for_layer, parse_settings, settings_of
 from tests.loops import learn, loss_fn, sgd, train
 from tests.models import CASES
@@ -53,7 +53,7 @@ def test_the_limits_themselves_are_allowed() -> None:
     CUBER(CASE.model(), eps1=2, eps2=2.0, lam=10, keep=1, threshold=1, selected=99, threshold_step=1)
 
 
-@pytest.mark.parametrize("kind", [FineTune, AGEM, ER, GPM, TRGP, CUBER])
+@pytest.mark.parametrize("kind", [FineTune, EWC, AGEM, ER, GPM, TRGP, CUBER])
 def test_every_default_fits_its_own_setting_and_shows_in_repr(kind: Any) -> None:
     text = repr(kind(CASE.model()))
     for name, (default, what) in settings_of(kind).items():

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cuber import CUBER, GPM, TRGP, CuberError, FineTune, MultiHead
+from cuber import CUBER, EWC, GPM, TRGP, CuberError, FineTune, MultiHead
 from cuber.networks import MLP
 from tests.loops import OPTIMIZERS, MakeOptimizer, learn, logits, loss_fn, train
 from tests.models import CASES
 
 CASE = CASES["many heads"]
-METHODS = [FineTune, GPM, TRGP, CUBER]
+METHODS = [FineTune, EWC, GPM, TRGP, CUBER]
 
 
 def heads(model: Any) -> list[list[Tensor]]:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from cuber import AGEM, CUBER, ER, GPM, TRGP, FineTune
+from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, FineTune
 from tests.loops import learn, logits, loss_fn, same_bits, train
 from tests.models import CASES, Case, cases
 
-METHODS = [FineTune, AGEM, ER, GPM, TRGP, CUBER]
+METHODS = [FineTune, EWC, AGEM, ER, GPM, TRGP, CUBER]
 
 
 def fingerprint(model: nn.Module) -> list[Any]:

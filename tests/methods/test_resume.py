@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from cuber import AGEM, CUBER, ER, GPM, TRGP, CuberError, FineTune
+from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, CuberError, FineTune
 from cuber.networks import MLP
 from tests.loops import learn, logits, loss_fn, same_bits, train
 from tests.models import CASES, Case, cases
@@ -19,6 +19,7 @@ SETTINGS: dict[type, dict[str, Any]] = {
     FineTune: {},
     AGEM: {"memory": 20, "replay": 6},
     ER: {"memory": 20, "replay": 6},
+    EWC: {"lam": 5.0},
     GPM: {"threshold": 0.8},
     TRGP: {"threshold": 0.8, "eps1": 0.1},
     CUBER: {"threshold": 0.8, "eps1": 0.1, "eps2": -0.2, "lam": 0.1},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuber import AGEM, CUBER, ER, GPM, TRGP, FineTune
+from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, FineTune
 from tests.loops import learn, logits, loss_fn, same_bits, train
 from tests.models import CASES, Case, cases
 
@@ -51,7 +51,7 @@ def test_after_a_task_its_scalings_are_as_fixed_as_anybody_s() -> None:
     assert not any(matrix.requires_grad for matrix in shown)
 
 
-@pytest.mark.parametrize("kind", [FineTune, AGEM, ER, GPM, TRGP, CUBER])
+@pytest.mark.parametrize("kind", [FineTune, EWC, AGEM, ER, GPM, TRGP, CUBER])
 def test_a_learner_draws_no_random_numbers(kind: type) -> None:
     case = CASES["residual block"]
     learner = kind(case.model())

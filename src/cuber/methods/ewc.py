@@ -78,7 +78,7 @@ class EWC(Method):
         samples = batches.take(loader, self.samples)
         if self.labels == "model":
             samples = self._relabelled(samples)
-        fisher = fisher_diagonal(self.model, self.loss, samples)
+        fisher = fisher_diagonal(self.model, lambda batch: self._try_loss(batch, "batches"), samples)
         for name, values in fisher.items():
             if not bool(values.isfinite().all()):
                 raise CuberError(
@@ -92,7 +92,6 @@ class EWC(Method):
         """One more spring on every weight, or a stiffer one where the weight is now."""
         if self.anchors == "last":
             self.importance = {name: self.gamma * values for name, values in self.importance.items()}
-            self.constant = 0.0
         for name, values in fisher.items():
             if not bool(values.any()) and name not in self.importance:
                 continue

@@ -97,7 +97,7 @@ class _Fisher:
                 self._add(self._squares_at_once(batch))
             except Exception as error:  # whatever torch.func cannot do with somebody's model
                 self.at_once = False
-                self._warn(error)
+                self._warn(error.__cause__ or error)
         if self.others and not self.at_once:
             with self._samples_apart(batch):
                 for sample in range(batches.size(batch)):
@@ -135,7 +135,7 @@ class _Fisher:
 
         tensors: list[Tensor] = []
         batches.map_samples(batch, tensors.append)
-        chunk = max(1, BYTES // sum(parameter.nbytes for parameter in self.others))
+        chunk = max(1, BYTES // (sum(parameter.nbytes for parameter in self.others) or 1))
         squares = {parameter: torch.zeros_like(self.sums[parameter]) for parameter in self.others}
         # Attention as plain products: vmap would take torch's fused kernels one sample at a time.
         with torch.no_grad(), self._samples_apart(batch), sdpa_kernel(SDPBackend.MATH):
@@ -145,7 +145,7 @@ class _Fisher:
                     squares[parameter] += gradient.to(squares[parameter].dtype).square().sum(0)
         return squares
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, error: BaseException) -> None:
         warnings.warn(
             f"{len(self.others)} parameters, first '{self.names[self.others[0]]}', get their gradients one sample at a "
             f"time, which is slow: torch.func cannot take this model ({' '.join(str(error).split())[:200]})",
