@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import cuber
 from cuber import GPM, HAT, CuberError, FineTune
 from tests.loops import OPTIMIZERS, learn, logits, loss_fn, same_bits, sgd, train, weights
+from tests.methods.test_attention import Padded
 from tests.models import CASES, Loader
 from tests.training import small
 
@@ -301,6 +302,21 @@ def test_a_model_of_another_precision_keeps_its_gates() -> None:
     assert torch.allclose(logits(learner, 0, x.double()), before.double(), atol=1e-6)
     learn(learner, CASE.loader(1, dtype=torch.float64))
     assert torch.allclose(logits(learner, 0, x.double()), before.double(), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_transformer_that_packs_its_sequences_is_gated_too() -> None:
+    case = CASES["transformer"]
+    torch.manual_seed(0)
+    learner = HAT(Padded(layers=1))
+    learn(learner, case.loader(0))
+    x = case.inputs(0, 4)
+    before = logits(learner, 0, x)
+    with torch.enable_grad(), learner.as_task(0):  # torch packs nothing that is trained
+        assert torch.allclose(learner.model.eval()(x), before, atol=1e-5)
+    assert not torch.allclose(logits(learner, None, x), before, atol=1e-3)
+    learn(learner, case.loader(1), OPTIMIZERS["AdamW"], epochs=3)
+    assert torch.allclose(logits(learner, 0, x), before, atol=1e-4)
 
 
 def test_gates_are_part_of_what_is_compiled() -> None:

@@ -105,7 +105,7 @@ class SlowHAT:
             for unit in range(len(e)):
                 e[unit] = min(max(float(e[unit]), -6.0), 6.0)
         self.step_of_epoch += 1
-        return float(loss)
+        return loss.item()
 
     def end_epoch(self) -> None:
         self.step_of_epoch = 0

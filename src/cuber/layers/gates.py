@@ -32,11 +32,12 @@ class Gate:
         """What every unit puts out instead, for those who look where it goes."""
 
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        if self.forced is not None:
-            return torch.zeros_like(output) + self._along_units(self.forced, output)
+        if (forced := self.forced) is not None:
+            return _each(output, lambda y: torch.zeros_like(y) + self._along_units(forced, y))
         if self.embedding is None:
             return None
-        return output * self._along_units(self.attention(self.embedding), output)
+        attention = self.attention(self.embedding)
+        return _each(output, lambda y: y * self._along_units(attention, y))
 
     def attention(self, embedding: Tensor) -> Tensor:
         """How far each unit is open, from 0 to 1."""
@@ -52,6 +53,13 @@ class Gate:
         """Act on what these modules put out."""
         for module in modules:
             module.register_forward_hook(self)
+
+
+def _each(output: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of a tensor; of every sequence, where torch's transformers have packed some of different lengths."""
+    if output.is_nested:
+        return torch.nested.as_nested_tensor([function(sequence) for sequence in output.unbind()])
+    return function(output)
 
 
 def strip_gates(model: nn.Module) -> None:

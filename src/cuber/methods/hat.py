@@ -107,9 +107,8 @@ class HAT(ModulatedSteps):
         super().after_step(optimizer)
         for embedding in self._learning.values():
             embedding.clamp_(-LARGEST_EMBEDDING, LARGEST_EMBEDDING)
-        if optimizer is next(
-            iter(self._wrapped), optimizer
-        ):  # where several share the work, a step is one of the first
+        # Where several optimizers share the work, it is the steps of the first that count.
+        if optimizer is next(iter(self._wrapped), optimizer):
             self._anneal(self._step + 1)
 
     def end_epoch(self) -> None:
