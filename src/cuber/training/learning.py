@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from cuber.errors import CuberWarning
+from cuber.methods.gpm import GPM
 from cuber.methods.method import LossFunction, Method
 from cuber.methods.settings import settings_of
 from cuber.networks.heads import heads_of
@@ -79,6 +80,7 @@ def _learn(learner: Method, stream: Stream, recipe: Recipe) -> Result:
         result.history.append(trainer.train())
         result.seconds.append(time.perf_counter() - began)
         result.bytes.append(learner.memory_bytes())
+        result.pool.append(_pool(learner))
         result.regimes = _regimes(learner)
         _test(learner, stream, position, recipe.training.evaluation_batch_size, result)
         trainer.tell(result.history[-1][-1].train_loss, finished=True)
@@ -146,6 +148,12 @@ def _regimes(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
         }
         for by_layer in getattr(learner, "regimes", [])
     ]
+
+
+def _pool(learner: Method) -> dict[str, dict[str, int]]:
+    """How full each layer's pool is; nothing for methods that have none."""
+    pools = learner.memory if isinstance(learner, GPM) else {}
+    return {layer: {"size": pool.size, "dimension": pool.dimension} for layer, pool in pools.items()}
 
 
 def _name(optimizer: OptimizerFactory) -> str:
