@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuber import data_cli
+from cuber import data_cli, report_cli
 from cuber.data_cli import DataDir
 from cuber.errors import CuberError
 from cuber.version import __version__
@@ -28,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_cli.app, name="data")
+app.command()(report_cli.report)
 
 
 @app.callback(invoke_without_command=True)
