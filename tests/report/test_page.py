@@ -10,8 +10,10 @@ from html.parser import HTMLParser
 import pytest
 
 from cuber.cli import main
+from cuber.report import drawing
 from cuber.report.content import Benchmark, Content, Unfinished, Variant, spread
 from cuber.report.figures import save_all
+from cuber.report.maps import accuracy_matrix
 from cuber.report.page import render
 from cuber.report.reading import read
 from cuber.training import Result
@@ -158,14 +160,16 @@ def test_the_matrices_are_the_mean_and_each_seed(full):
 
 
 def test_what_was_learnt_at_once_is_one_row(full):
-    assert Page(full[1]).row("all at once")[:3] == ["91.0", "89.5", "88.0"]
+    page = Page(full[1])
+    assert page.row("all at once")[:3] == ["91.0", "89.5", "88.0"]
+    assert page.text.count("Dotted: all tasks learnt at once.") == 2
 
 
 def test_regimes_and_the_epoch_of_each_fall(full):
     page = Page(full[1])
     cells = [cell for cell in page.cells if cell in ("1", "2", "3", "↓5")]
     assert cells.count("↓5") == 3  # one in each of three seeds
-    assert 'class="r4" title="gradient in its subspace 0.75, cosine −0.25">↓5' in full[1]
+    assert 'class="r4" title="ratio 0.75, cosine −0.25">↓5' in full[1]
     assert "Only protected, everywhere: gpm." in page.text
 
 
@@ -228,6 +232,14 @@ def test_hostile_names_are_only_text(tmp_path):
     written = save_all(made, tmp_path / "figures")
     assert {path.parent for path in written} == {tmp_path / "figures"}
     assert all(re.fullmatch(r"[\w.=-]+", path.name) for path in written)
+
+
+def test_a_figure_is_the_same_file_each_time(full, tmp_path):
+    variant = full[0].benchmarks[0].variants[0]
+    with drawing.styled():
+        first, again = (drawing.save(accuracy_matrix(variant, (80, 95)), tmp_path / name) for name in ("a", "b"))
+    assert [path.suffix for path in first] == [".svg", ".png"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
 
 def test_a_missing_value_is_no_mean():

@@ -151,6 +151,19 @@ class Benchmark:
         return sorted({seed for variant in self.variants for seed in variant.seeds})
 
     @property
+    def all_notes(self) -> list[str]:
+        """The benchmark's, and those of the runs with the variants that they are about, where not about all."""
+        users: dict[str, list[str]] = {}
+        for variant in self.variants:
+            for note in variant.notes:
+                users.setdefault(note, []).append(variant.label)
+        everybody = len(self.variants)
+        return [
+            *self.notes,
+            *(note if len(by) == everybody else f"{', '.join(by)}: {note}" for note, by in users.items()),
+        ]
+
+    @property
     def machines(self) -> list[str]:
         """Where it was computed; several where times should not be compared."""
         results = [result for variant in self.variants for result in variant.results]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
@@ -52,12 +52,15 @@ def inline(figure: Figure, name: str, description: str) -> str:
         for child in list(parent):
             if child.tag in ("metadata", "style"):
                 parent.remove(child)
+    used = [element.attrib["id"] for element in root.iter() if element.tag in IDENTIFIED and "id" in element.attrib]
+    ids = {old: f"{name}-{number}" for number, old in enumerate(used)}
     for element in root.iter():
-        element.attrib = {
-            _local(key): _attribute(_local(key), value, name)
-            for key, value in element.attrib.items()
-            if _local(key) != "id" or element.tag in IDENTIFIED
-        }
+        plain = {_local(key): value for key, value in element.attrib.items()}
+        if plain.get("id") not in ids:
+            plain.pop("id", None)  # those of groups, which nobody refers to
+        if "rotate(-0" in plain.get("transform", ""):
+            plain.pop("transform")
+        element.attrib = {key: _attribute(key, value, ids) for key, value in plain.items()}
         if element.tag != "text":
             element.text = None
         element.tail = None
@@ -69,21 +72,18 @@ def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def _attribute(key: str, value: str, name: str) -> str:
+def _attribute(key: str, value: str, ids: Mapping[str, str]) -> str:
+    """The value of an attribute in as few letters as it takes, with the page's ids and colours."""
     if key == "id":
-        return f"{name}-{value}"
-    if key == "d":
-        return " ".join(_rounded(value).split())
-    if key in ("x", "y", "transform", "points"):
-        return _rounded(value)
-    value = value.replace("url(#", f"url(#{name}-")
+        return ids[value]
     if key == "href":
-        return value.replace("#", f"#{name}-", 1)
+        return f"#{ids[value.removeprefix('#')]}"
+    if key == "clip-path":
+        return f"url(#{ids[value.removeprefix('url(#').removesuffix(')')]})"
     if key == "style":
-        value = re.sub(r" *font-family: [^;]*;?", "", value)
+        value = re.sub(r" *font-family: [^;]*;?", "", value).replace("; ", ";").replace(": ", ":")
         return re.sub(r"#[0-9a-f]{6}", lambda colour: VARIABLES.get(colour[0], colour[0]), value)
+    if key in ("d", "x", "y", "transform"):
+        numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), value)
+        return " ".join(numbers.split())
     return value
-
-
-def _rounded(numbers: str) -> str:
-    return re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), numbers)

@@ -55,8 +55,8 @@ def _benchmark(benchmark: Benchmark, name: str, marks: Marks) -> dict[str, Any]:
     """What the template needs to know of a benchmark."""
     with drawing.styled():
         pictures = {
-            picture.name: Markup(drawing.inline(picture.figure, f"{name}-{picture.name}", picture.description))
-            for picture in comparisons(benchmark, marks)
+            picture.name: Markup(drawing.inline(picture.figure, f"{name}f{place}", picture.description))
+            for place, picture in enumerate(comparisons(benchmark, marks))
         }
     low, high = maps.accuracy_limits(benchmark.variants)
     different, same = benchmark.settings()

@@ -20,10 +20,13 @@ Marks = Mapping[str, Mark]
 
 PANELS_IN_A_ROW = 4
 MOST_PANELS = 24
-MANY_POINTS = 12
+MOST_MARKERS = 6
 CHARACTER = 0.065
 """About how wide one is, in inches."""
+LEGEND_ROW = 0.17
 BAND: dict[str, Any] = {"alpha": 0.16, "linewidth": 0}
+LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 1.2}
+"""The line of what was learnt all at once."""
 WHISKERS: dict[str, Any] = {"elinewidth": 1.0, "capsize": 2.5}
 
 
@@ -51,7 +54,7 @@ def acc_against_bwt(benchmark: Benchmark, marks: Marks) -> Figure | None:
                 **(WHISKERS | point | {"markeredgecolor": LIGHT["page"], "markeredgewidth": 0.7, "zorder": 3}),
             )
         elif acc is not None and variant.at_once:
-            axes.axvline(acc.mean, color=mark.colour, linestyle=mark.dashes, linewidth=1.0)
+            axes.axvline(acc.mean, color=mark.colour, **LEVEL)
         else:
             continue
         shown.append(variant)
@@ -208,11 +211,11 @@ def _draw(axes: Axes, values: Iterable[Spread | None], mark: Mark, *, level: boo
     """A line through the means, a band for the deviations; a level line for what was learnt all at once."""
     known = [(place, value) for place, value in enumerate(values) if value is not None]
     if level:
-        axes.axhline(known[0][1].mean, color=mark.colour, linestyle=mark.dashes, linewidth=1.0)
+        axes.axhline(known[0][1].mean, color=mark.colour, **LEVEL)
         return
     places, means = [place for place, _ in known], [value.mean for _, value in known]
     style = {"color": mark.colour, "linestyle": mark.dashes, "marker": mark.marker}
-    axes.plot(places, means, **style, markevery=max(1, math.ceil(len(known) / MANY_POINTS)))
+    axes.plot(places, means, **style, markevery=max(1, math.ceil(len(known) / MOST_MARKERS)))
     if any(value.deviation for _, value in known):
         low = [value.mean - (value.deviation or 0) for _, value in known]
         high = [value.mean + (value.deviation or 0) for _, value in known]
@@ -228,14 +231,15 @@ def _share_axes(figure: Figure, x: str, y: str, last: int) -> None:
 
 
 def _legend(figure: Figure, variants: Sequence[Variant], marks: Marks, *, lines: bool = True) -> None:
+    """The variants above the figure, which grows by what they take."""
     handles = []
     for variant in variants:
         mark = marks[variant.label]
-        style: dict[str, Any] = {
-            "linestyle": mark.dashes if lines else "none",
-            "marker": "" if variant.at_once else mark.marker,
-        }
+        style: dict[str, Any] = {"linestyle": mark.dashes if lines else "none", "marker": mark.marker}
+        if variant.at_once:
+            style = LEVEL
         handles.append(Line2D([], [], color=mark.colour, label=shorten(variant.label), **style))
     longest = max(len(str(handle.get_label())) for handle in handles)
     columns = max(1, min(len(handles), int(WIDTH / (CHARACTER * (longest + 7)))))
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * (math.ceil(len(handles) / columns) - 1))
     figure.legend(handles=handles, loc="outside upper left", ncols=columns, handlelength=2.6, columnspacing=1.6)
