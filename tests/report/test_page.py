@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -219,7 +221,7 @@ def test_odd_results_make_a_page_too(results):
 
 
 def test_hostile_names_are_only_text(tmp_path):
-    tasks = [{"name": f"{HOSTILE} 漢字 \x07"}, {"name": HOSTILE}]
+    tasks = [{"name": "$\\frac$ <b>漢字 \x07"}, {"name": HOSTILE}]
     hostile = result(HOSTILE, tasks=2, benchmark=HOSTILE, notes=[HOSTILE], settings={HOSTILE: HOSTILE})
     hostile |= {"tasks": tasks, "machine": {"system": HOSTILE}, "bytes": [{HOSTILE: 5}] * 2}
     hostile["pool"] = [{HOSTILE: {"size": 1, "dimension": 2}}] * 2
@@ -229,6 +231,7 @@ def test_hostile_names_are_only_text(tmp_path):
     page = Page(render(made))
     assert not page.tags & {"script", "img"}
     assert HOSTILE in page.cells
+    assert "task 0: $\\frac$ <b>漢字 �" in page.text
     written = save_all(made, tmp_path / "figures")
     assert {path.parent for path in written} == {tmp_path / "figures"}
     assert all(re.fullmatch(r"[\w.=-]+", path.name) for path in written)
@@ -240,6 +243,11 @@ def test_a_figure_is_the_same_file_each_time(full, tmp_path):
         first, again = (drawing.save(accuracy_matrix(variant, (80, 95)), tmp_path / name) for name in ("a", "b"))
     assert [path.suffix for path in first] == [".svg", ".png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+
+
+def test_the_command_line_starts_without_what_draws():
+    code = "import cuber.cli, sys; sys.exit(bool({'matplotlib', 'jinja2', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_missing_value_is_no_mean():

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from cuber.report.content import PlainResult, Variant
 from cuber.report.style import FELL, HEAT_LIGHT, LIGHT, REGIMES, REGIMES_LIGHT, WIDTH
-from cuber.report.words import shorten
+from cuber.report.words import seeds, shorten
 
 Cell = tuple[int, int, str, tuple[str, str]]
 """Row, column, what it says, its colour and that of the text."""
@@ -68,9 +68,8 @@ def accuracy_matrix(variant: Variant, limits: tuple[float, float]) -> Figure:
     figure = Figure((max(4.0, 0.8 + 0.5 * columns), 1.0 + 0.28 * rows), layout="constrained")
     axes = figure.add_subplot()
     _map(axes, cells(), rows, columns)
-    seeds = [str(seed) for seed in variant.seeds]
-    which = "mean of seeds" if len(seeds) > 1 else "seed"
-    axes.set_title(f"{shorten(variant.label)}\naccuracy in %, {which} {shorten(', '.join(seeds))}")
+    which = "mean of seeds" if len(variant.seeds) > 1 else "seed"
+    axes.set_title(f"{shorten(variant.label)}\naccuracy in %, {which} {shorten(seeds(variant.seeds))}")
     axes.set_xlabel("on task")
     axes.set_ylabel("all tasks at once" if variant.at_once else "after learning task")
     if variant.at_once:

@@ -36,7 +36,12 @@ def render(content: Content) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=words.number, spread=words.spread_words, seconds=words.seconds, memory=words.memory, mean=_mean
+        number=words.number,
+        spread=words.spread_words,
+        seeds=words.seeds,
+        seconds=words.seconds,
+        memory=words.memory,
+        mean=_mean,
     )
     marks = marks_of(content)
     most_views = 1 + max((len(variant.results) for b in content.benchmarks for variant in b.variants), default=0)
@@ -88,7 +93,7 @@ def _views(variant: Variant) -> list[tuple[str, str, list[list[Spread | None]]]]
     single = [(_seed(result), _seed(result), _as_spreads(result)) for result in variant.results]
     if len(single) == 1:
         return single
-    return [("mean", f"mean of seeds {', '.join(map(str, variant.seeds))}", variant.matrix), *single]
+    return [("mean", f"mean of seeds {words.seeds(variant.seeds)}", variant.matrix), *single]
 
 
 def _seed(result: PlainResult) -> str:

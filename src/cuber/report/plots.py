@@ -83,6 +83,7 @@ def accuracy_evolution(benchmark: Benchmark, marks: Marks) -> Figure | None:
         for variant in benchmark.variants:
             if task < variant.tasks:
                 _draw(axes, [row[task] for row in variant.matrix], marks[variant.label], level=variant.at_once)
+    panels[0].set_ylim(top=min(panels[0].get_ylim()[1], 101.0))  # bands may reach further, accuracies do not
     _share_axes(figure, "after learning task", "accuracy (%)", last=tasks - 1)
     _legend(figure, benchmark.variants, marks)
     return figure
@@ -116,7 +117,7 @@ def pool_sizes(benchmark: Benchmark, marks: Marks) -> Figure | None:
         axes.set_title(shorten(layer, 28))
         for variant in users:
             _draw(axes, variant.pool(layer, "share"), marks[variant.label])
-    _share_axes(figure, "after learning task", "in the pool (% of directions)", last=len(benchmark.task_names) - 1)
+    _share_axes(figure, "after learning task", "in the pool (%)", last=len(benchmark.task_names) - 1)
     for axes in panels:
         axes.set_ylim(0, None)
     _legend(figure, users, marks)

@@ -72,7 +72,10 @@ def _unfinished(directory: Path, problem: str) -> Unfinished:
         about = {}
     name = f"{about['method']} on {about['benchmark']}, seed {about.get('seed')}" if "method" in about else ""
     if (directory / ERROR).exists():
-        problem = f"failed: {_json(directory / ERROR).get('message')}"
+        try:
+            problem = f"failed: {_json(directory / ERROR).get('message')}"
+        except CuberError as error:
+            problem = f"failed: {error}"
     elif not (directory / RESULT).exists():
         problem = "running, or stopped"
     return Unfinished(str(directory), name, problem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cuber.report.content import Spread
 
 NONE = "–"
@@ -30,6 +32,21 @@ def spread_words(spread: Spread | None, decimals: int = 2, *, sign: bool = False
         return NONE
     deviation = "" if spread.deviation is None else f" ±\N{NO-BREAK SPACE}{spread.deviation:.{decimals}f}"
     return number(spread.mean, decimals, sign=sign) + deviation
+
+
+def seeds(numbers: Sequence[int]) -> str:
+    """Seeds in few words.
+
+    >>> seeds([0, 1, 2, 3, 7]), seeds([1, 2])
+    ('0–3, 7', '1, 2')
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def seconds(spread: Spread | None) -> str:
