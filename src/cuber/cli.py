@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuber import compare_cli, data_cli, grid_cli
+from cuber import compare_cli, data_cli, grid_cli, report_cli
 from cuber.data_cli import DataDir
 from cuber.errors import CuberError
 from cuber.version import __version__
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.add_typer(data_cli.app, name="data")
 app.command()(grid_cli.grid)
 app.command()(compare_cli.compare)
+app.command()(report_cli.report)
 
 
 @app.callback(invoke_without_command=True)

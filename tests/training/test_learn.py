@@ -55,6 +55,19 @@ def test_the_result_has_its_shape(method):
         assert result.regimes[2]["backbone.layers.0"][1].keys() == {"regime", "ratio", "cosine", "fell"}
 
 
+def test_the_pool_of_each_layer_is_counted_after_each_task():
+    learner = cuber.GPM(small.model())
+    result = cuber.learn(learner, small.stream(), **small.FAST)
+    counts = [{name: after["size"] for name, after in layers.items()} for layers in result.pool]
+    assert counts[-1] == {name: pool.size for name, pool in learner.memory.items()}
+    for name, layer in learner.layers.items():
+        sizes = [count[name] for count in counts]
+        assert sizes == sorted(sizes)
+        assert sizes[0] > 0
+        assert {layers[name]["dimension"] for layers in result.pool} == {layer.dimension}
+    assert cuber.learn(cuber.FineTune(small.model()), small.stream(), **small.FAST).pool == [{}, {}, {}]
+
+
 def test_it_is_the_loop_that_one_would_write():
     stream, ours, mine = small.stream(2), small.model(2), small.model(2)
     cuber.learn(cuber.FineTune(ours), stream, seed=5, **small.FAST)

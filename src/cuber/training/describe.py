@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cuber.methods.gpm import GPM
 from cuber.methods.method import Method
 from cuber.methods.settings import settings_of
 from cuber.networks.heads import heads_of
@@ -69,6 +70,12 @@ def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
         }
         for by_layer in getattr(learner, "regimes", [])
     ]
+
+
+def pool_of(learner: Method) -> dict[str, dict[str, int]]:
+    """How full each layer's pool is; nothing for methods that have none."""
+    pools = learner.memory if isinstance(learner, GPM) else {}
+    return {layer: {"size": pool.size, "dimension": pool.dimension} for layer, pool in pools.items()}
 
 
 def configuration(result: Result, about: Mapping[str, Any]) -> Config:

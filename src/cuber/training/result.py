@@ -61,6 +61,8 @@ class Result:
     """For learning each task, the tests after it not included."""
     bytes: list[dict[str, int]] = field(default_factory=list)
     """What the method keeps after each task, by kind."""
+    pool: list[dict[str, dict[str, int]]] = field(default_factory=list)
+    """Task -> layer -> how many directions are in its pool after the task (``size``), of how many (``dimension``)."""
     machine: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """Why it may not be compared with others: what was left out, or is not as it should be."""

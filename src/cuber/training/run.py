@@ -10,7 +10,7 @@ from typing import Any
 from cuber.layers import normalized_by_batch
 from cuber.methods.method import Method
 from cuber.streams import Stream
-from cuber.training.describe import configuration, regimes_of
+from cuber.training.describe import configuration, pool_of, regimes_of
 from cuber.training.directory import RunDirectory
 from cuber.training.evaluate import evaluate
 from cuber.training.interrupts import Interrupts, Stopped, listening
@@ -68,6 +68,7 @@ class Run:
         self.result.history.append(history)
         self.result.seconds.append(self._trainer.seconds)
         self.result.bytes.append(self.learner.memory_bytes())
+        self.result.pool.append(pool_of(self.learner))
         self.result.regimes = regimes_of(self.learner)
         self._trainer.tell(history[-1].train_loss, finished=True)
         self._trainer = None

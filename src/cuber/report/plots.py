@@ -1,0 +1,246 @@
+"""The figures that set variants side by side, from plain results. Each is a Figure, or None where there is no data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from cuber.report.content import Benchmark, Spread, Variant
+from cuber.report.style import AREAS, LIGHT, ON_AREA, WIDTH, Mark
+from cuber.report.words import memory, memory_unit, seconds, shorten, time_unit
+
+Marks = Mapping[str, Mark]
+"""By a variant's label."""
+
+PANELS_IN_A_ROW = 4
+MOST_PANELS = 24
+MOST_MARKERS = 6
+CHARACTER = 0.065
+"""About how wide one is, in inches."""
+LEGEND_ROW = 0.17
+BAND: dict[str, Any] = {"alpha": 0.16, "linewidth": 0}
+LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 1.2}
+"""The line of what was learnt all at once."""
+WHISKERS: dict[str, Any] = {"elinewidth": 1.0, "capsize": 2.5}
+
+
+# ACC against BWT
+
+
+def acc_against_bwt(benchmark: Benchmark, marks: Marks) -> Figure | None:
+    """A point for each variant: how much is known in the end, and what became of old tasks.
+
+    What was learnt all at once has no old tasks: a line where it stands.
+    """
+    points = [(variant, variant.figure("acc"), variant.figure("bwt")) for variant in benchmark.variants]
+    if all(bwt is None for _, _, bwt in points):
+        return None
+    figure = Figure((WIDTH, 3.1), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8, zorder=1)
+    shown = []
+    for variant, acc, bwt in points:
+        mark = marks[variant.label]
+        if acc is not None and bwt is not None:
+            point: dict[str, Any] = {"color": mark.colour, "marker": mark.marker, "markersize": 7, "linestyle": "none"}
+            axes.errorbar(
+                *(acc.mean, bwt.mean, bwt.deviation or None, acc.deviation or None),
+                **(WHISKERS | point | {"markeredgecolor": LIGHT["page"], "markeredgewidth": 0.7, "zorder": 3}),
+            )
+        elif acc is not None and variant.at_once:
+            axes.axvline(acc.mean, color=mark.colour, **LEVEL)
+        else:
+            continue
+        shown.append(variant)
+    axes.margins(0.12)
+    axes.set_xlabel("ACC: mean accuracy in the end (%)")
+    axes.set_ylabel("BWT (percentage points)")
+    _legend(figure, shown, marks, lines=False)
+    return figure
+
+
+# Accuracy over time
+
+
+def accuracy_evolution(benchmark: Benchmark, marks: Marks) -> Figure | None:
+    """A panel for each task: its accuracy after every task learnt since. The first panel is the mean over tasks."""
+    tasks = len(benchmark.task_names)
+    if tasks < 2 or all(variant.at_once for variant in benchmark.variants):
+        return None
+    figure, panels = _panels(1 + len(evolution_tasks(tasks)))
+    for variant in benchmark.variants:
+        _draw(panels[0], variant.mean_over_seen, marks[variant.label], level=variant.at_once)
+    panels[0].set_title("mean over the tasks seen", fontweight="bold")
+    for axes, task in zip(panels[1:], evolution_tasks(tasks), strict=False):
+        name = benchmark.task_names[task]
+        axes.set_title(shorten(f"task {task}" + (f": {name}" if name else ""), 26))
+        for variant in benchmark.variants:
+            if task < variant.tasks:
+                _draw(axes, [row[task] for row in variant.matrix], marks[variant.label], level=variant.at_once)
+    panels[0].set_ylim(top=min(panels[0].get_ylim()[1], 101.0))  # bands may reach further, accuracies do not
+    _share_axes(figure, "after learning task", "accuracy (%)", last=tasks - 1)
+    _legend(figure, benchmark.variants, marks)
+    return figure
+
+
+def evolution_tasks(tasks: int) -> list[int]:
+    """Which have a panel: all but the last, which has no time to change in; evenly chosen where they are many."""
+    return evenly(tasks - 1, MOST_PANELS - 1)
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """So many of the first numbers, or ``most`` of them from the first to the last.
+
+    >>> evenly(3, 5), evenly(9, 3)
+    ([0, 1, 2], [0, 4, 8])
+    """
+    return list(range(count)) if count <= most else [round(n * (count - 1) / (most - 1)) for n in range(most)]
+
+
+# Pools
+
+
+def pool_sizes(benchmark: Benchmark, marks: Marks) -> Figure | None:
+    """A panel for each layer: what share of its input space is in the pool after each task."""
+    layers = pool_layers(benchmark)
+    if not layers:
+        return None
+    figure, panels = _panels(len(layers))
+    users = [variant for variant in benchmark.variants if variant.layers]
+    for axes, layer in zip(panels, layers, strict=False):
+        axes.set_title(shorten(layer, 28))
+        for variant in users:
+            _draw(axes, variant.pool(layer, "share"), marks[variant.label])
+    _share_axes(figure, "after learning task", "in the pool (%)", last=len(benchmark.task_names) - 1)
+    for axes in panels:
+        axes.set_ylim(0, None)
+    _legend(figure, users, marks)
+    return figure
+
+
+def pool_layers(benchmark: Benchmark) -> list[str]:
+    """Which have a panel; evenly chosen where they are many."""
+    layers = list(dict.fromkeys(layer for variant in benchmark.variants for layer in variant.layers))
+    return [layers[place] for place in evenly(len(layers), MOST_PANELS)]
+
+
+# Memory and time
+
+
+def memory_bars(benchmark: Benchmark) -> Figure | None:
+    """A bar for each variant: what it keeps in the end, by kind."""
+    kept = [variant.bytes for variant in benchmark.variants]
+    kinds = list(dict.fromkeys(kind for sizes in kept for kind in sizes))
+    if not kinds:
+        return None
+    largest = max(sum(sizes.values()) for sizes in kept)
+    unit, name = memory_unit(largest)
+    figure, axes = _bars(benchmark.variants, extra=0.3)
+    for place, kind in enumerate(kinds):
+        colour = AREAS[place % len(AREAS)]
+        for row, sizes in enumerate(kept):
+            left = sum(sizes.get(before, 0) for before in kinds[:place]) / unit
+            width = sizes.get(kind, 0) / unit
+            axes.barh(row, width, left=left, height=0.6, color=colour, label=shorten(kind, 24) if row == 0 else None)
+            if width * unit > 0.012 * largest * len(kind):
+                axes.text(left + width / 2, row, shorten(kind, 24), ha="center", va="center", color=ON_AREA, fontsize=7)
+    for row, sizes in enumerate(kept):
+        _note(axes, sum(sizes.values()) / unit, row, memory(sum(sizes.values())))
+    axes.set_xlabel(f"kept after the last task ({name})")
+    figure.legend(loc="outside upper left", ncols=min(len(kinds), 7), handlelength=1.0, columnspacing=1.4)
+    return figure
+
+
+def time_bars(benchmark: Benchmark, marks: Marks) -> Figure | None:
+    """A bar for each variant: how long it learnt."""
+    times = [variant.seconds for variant in benchmark.variants]
+    known = [time for time in times if time is not None]
+    if not known:
+        return None
+    unit, name = time_unit(max(time.mean for time in known))
+    figure, axes = _bars(benchmark.variants)
+    for row, (variant, time) in enumerate(zip(benchmark.variants, times, strict=True)):
+        if time is not None:
+            error = (time.deviation or 0) / unit
+            axes.barh(row, time.mean / unit, height=0.5, color=marks[variant.label].colour)
+            if error:
+                axes.errorbar(time.mean / unit, row, xerr=error, color=LIGHT["ink"], **WHISKERS)
+            _note(axes, time.mean / unit + error, row, seconds(time))
+    axes.set_xlabel(f"time for learning all tasks ({name})")
+    return figure
+
+
+# What they have in common
+
+
+def _bars(variants: Sequence[Variant], extra: float = 0.0) -> tuple[Figure, Axes]:
+    figure = Figure((WIDTH, 0.55 + extra + 0.27 * len(variants)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=False, axis="y")
+    axes.set_yticks(range(len(variants)), [shorten(variant.label) for variant in variants])
+    axes.tick_params(axis="y", colors=LIGHT["ink"], labelsize=8)
+    axes.set_ylim(len(variants) - 0.5, -0.5)
+    axes.margins(x=0.16)
+    axes.spines["left"].set_visible(False)
+    return figure, axes
+
+
+def _note(axes: Axes, x: float, row: int, text: str) -> None:
+    axes.annotate(text, (x, row), (5, 0), textcoords="offset points", va="center", fontsize=7.5, color=LIGHT["quiet"])
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    columns = min(count, PANELS_IN_A_ROW if count > PANELS_IN_A_ROW + 2 or count == PANELS_IN_A_ROW else 3)
+    rows = math.ceil(count / columns)
+    figure = Figure((WIDTH, 0.5 + 1.55 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for axes in panels[count:]:
+        axes.remove()
+    for axes in panels[:count]:
+        axes.tick_params(labelbottom=True)  # the last row may be short, and then nobody knows which is the lowest
+    return figure, panels[:count]
+
+
+def _draw(axes: Axes, values: Iterable[Spread | None], mark: Mark, *, level: bool = False) -> None:
+    """A line through the means, a band for the deviations; a level line for what was learnt all at once."""
+    known = [(place, value) for place, value in enumerate(values) if value is not None]
+    if level:
+        axes.axhline(known[0][1].mean, color=mark.colour, **LEVEL)
+        return
+    places, means = [place for place, _ in known], [value.mean for _, value in known]
+    style = {"color": mark.colour, "linestyle": mark.dashes, "marker": mark.marker}
+    axes.plot(places, means, **style, markevery=max(1, math.ceil(len(known) / MOST_MARKERS)))
+    if any(value.deviation for _, value in known):
+        low = [value.mean - (value.deviation or 0) for _, value in known]
+        high = [value.mean + (value.deviation or 0) for _, value in known]
+        axes.fill_between(places, low, high, color=mark.colour, **BAND)
+
+
+def _share_axes(figure: Figure, x: str, y: str, last: int) -> None:
+    for axes in figure.axes:
+        axes.xaxis.set_major_locator(MaxNLocator(min(last + 1, 8), integer=True, min_n_ticks=1))
+        axes.set_xlim(-0.3, last + 0.3)
+    figure.supxlabel(x, fontsize=8, color=LIGHT["quiet"])
+    figure.supylabel(y, fontsize=8, color=LIGHT["quiet"])
+
+
+def _legend(figure: Figure, variants: Sequence[Variant], marks: Marks, *, lines: bool = True) -> None:
+    """The variants above the figure, which grows by what they take."""
+    handles = []
+    for variant in variants:
+        mark = marks[variant.label]
+        style: dict[str, Any] = {"linestyle": mark.dashes if lines else "none", "marker": mark.marker}
+        if variant.at_once:
+            style = LEVEL
+        handles.append(Line2D([], [], color=mark.colour, label=shorten(variant.label), **style))
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(len(handles), int(WIDTH / (CHARACTER * (longest + 7)))))
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * (math.ceil(len(handles) / columns) - 1))
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns, handlelength=2.6, columnspacing=1.6)

@@ -1,0 +1,305 @@
+"""The page of a report: its numbers are the results', it is well-formed and alone, whatever the results look like."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from cuber.cli import main
+from cuber.report import drawing
+from cuber.report.content import Benchmark, Content, Unfinished, Variant, spread
+from cuber.report.figures import save_all
+from cuber.report.maps import accuracy_matrix
+from cuber.report.page import render
+from cuber.report.reading import read
+from cuber.training import Result
+
+HOSTILE = "<script>alert('$1 & $2')</script>\"><img src=x onerror=alert(1)>"
+VOID = {"meta", "input", "br", "img", "link", "hr"}
+SIGNS = {"\N{NO-BREAK SPACE}": " ", "\N{MINUS SIGN}": "-"}
+
+
+def regime(number, fell=None):
+    return {"regime": number, "ratio": 0.75, "cosine": None if number == 1 else -0.25, "fell": fell}
+
+
+def result(method="cuber", seed=0, tasks=3, rows=None, **changes) -> dict:
+    """A made-up result, as it would be read from ``result.json``."""
+    count = tasks if rows is None else rows
+    accuracy = [
+        [90.0 + seed - 3 * j - 1.5 * (i - j) if j <= i or rows == 1 else None for j in range(tasks)]
+        for i in range(count)
+    ]
+    made = Result(
+        benchmark="made-up",
+        method=method,
+        seed=seed,
+        tasks=[{"name": f"part {n}"} for n in range(tasks)],
+        settings={"eps1": 0.5},
+        training={"epochs": 7, "lr": 0.125},
+        accuracy=accuracy,
+        regimes=[
+            {"a.0": {old: regime(3 if old % 2 else 2, 5 if old == 1 else None) for old in range(n)}, "b.1": {}}
+            for n in range(tasks)
+        ],
+        seconds=[1.5 + seed] * count,
+        bytes=[{"bases": 2000 * (n + 1), "heads": 0} for n in range(count)],
+        pool=[{"a.0": {"size": 8 * (n + 1), "dimension": 64}} for n in range(count)],
+        machine={"cuber": "9.9", "threads": 1},
+    ).to_dict()
+    if rows == 1:
+        made |= {"acc": sum(accuracy[0]) / tasks, "bwt": None, "forgetting": None}
+    return made | changes
+
+
+def content(*results, unfinished=()) -> Content:
+    by_method: dict[str, list[dict]] = {}
+    for one in results:
+        by_method.setdefault(one["method"], []).append(one)
+    return Content([Benchmark("made-up", [Variant(*part) for part in by_method.items()])], list(unfinished))
+
+
+class Page(HTMLParser):
+    """The text of the page's cells and its links; fails where tags do not balance or ids are there twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.tags: set[str] = set()
+        self.addresses: list[str] = []
+        self.cells: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+        assert len(self.ids) == len(set(self.ids))
+        local = [address for address in self.addresses if address.startswith("#")]
+        assert {address[1:] for address in local} <= set(self.ids)
+
+    def handle_starttag(self, tag, attributes) -> None:
+        self.tags.add(tag)
+        values = dict(attributes)
+        assert not any(name.startswith("on") for name in values)
+        self.ids += [values["id"]] if "id" in values else []
+        self.addresses += [values[name] for name in ("href", "src") if name in values]
+        if tag in ("td", "th"):
+            self.cells.append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes) -> None:
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        for sign, plain in SIGNS.items():
+            data = data.replace(sign, plain)
+        self.texts.append(data)
+        if self.open and any(tag in self.open for tag in ("td", "th")):
+            self.cells[-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def row(self, name: str) -> list[str]:
+        """The cells that follow the first one with this text."""
+        return self.cells[self.cells.index(name) + 1 :]
+
+
+@pytest.fixture(scope="module")
+def full() -> tuple[Content, str]:
+    """Two methods with seeds, one with a single seed, one that learns all at once, two that did not finish."""
+    made = content(
+        *(result("cuber", seed) for seed in (0, 1, 4)),
+        result("gpm", 0, regimes=[{"a.0": {old: regime(1) for old in range(n)}} for n in range(3)], settings={}),
+        result("finetune", 1, regimes=[], pool=[{}, {}, {}], bytes=[{}, {}, {}], notes=["only 5 of 7 epochs"]),
+        result("multitask", 1, rows=1, regimes=[], pool=[], bytes=[{}]),
+        unfinished=[Unfinished("runs/x", "trgp on made-up, seed 3", "failed: no more memory")],
+    )
+    return made, render(made)
+
+
+def test_the_page_stands_alone(full):
+    page = Page(full[1])
+    assert not page.tags & {"script", "link", "img", "iframe", "object"}
+    assert all(address.startswith("#") for address in page.addresses)
+    assert not re.findall(r"https?:|@import|url\((?!#)", full[1])
+    assert len(full[1]) < 200_000
+
+
+def test_the_same_results_make_the_same_bytes(full):
+    assert render(copy.deepcopy(full[0])) == full[1]
+
+
+def test_the_summary_has_the_means_and_deviations_of_the_results(full):
+    page = Page(full[1])
+    three = ["0, 1, 4", "87.17 ± 2.08", "-2.25 ± 0.00", "2.25 ± 0.00", "9.5 ± 6.2 s", "6.0 kB"]
+    assert page.row("cuber")[:6] == three
+    assert page.row("finetune")[:6] == ["1", "86.50", "-2.25", "2.25", "7.5 s", "0"]
+    assert page.row("multitask")[:6] == ["1", "89.50", "–", "–", "2.5 s", "0"]
+
+
+def test_the_matrices_are_the_mean_and_each_seed(full):
+    accuracies = [cell for cell in Page(full[1]).cells if re.fullmatch(r"\d\d\.\d", cell)]
+    mean = ["91.7", "90.2", "88.7", "88.7", "87.2", "85.7"]
+    first = ["90.0", "88.5", "87.0", "87.0", "85.5", "84.0"]
+    assert accuracies[:12] == mean + first
+    assert 'title="87.17 ±\N{NO-BREAK SPACE}2.08 %"' in full[1]
+    changes = Page(full[1]).row("change")
+    assert changes[:2] == ["-3.0", "-1.5"]
+
+
+def test_what_was_learnt_at_once_is_one_row(full):
+    page = Page(full[1])
+    assert page.row("all at once")[:3] == ["91.0", "89.5", "88.0"]
+    assert page.text.count("Dotted: all tasks learnt at once.") == 2
+
+
+def test_regimes_and_the_epoch_of_each_fall(full):
+    page = Page(full[1])
+    cells = [cell for cell in page.cells if cell in ("1", "2", "3", "↓5")]
+    assert cells.count("↓5") == 3  # one in each of three seeds
+    assert 'class="r4" title="ratio 0.75, cosine −0.25">↓5' in full[1]
+    assert "Only protected, everywhere: gpm." in page.text
+
+
+def test_pools_memory_settings_and_notes(full):
+    page = Page(full[1])
+    assert page.row("a.0")[:4] == ["8.0", "16.0", "24.0", "64"]
+    assert page.row("bases")[:4] == ["all", "cuber", "6.0 kB", "6.0 kB"]
+    assert page.row("eps1")[:4] == ["0.5", "–", "0.5", "0.5"]
+    assert "The same in all: epochs 7, lr 0.125." in page.text
+    assert "finetune: only 5 of 7 epochs" in page.text
+    assert "cuber 9.9, 1 thread" in page.text
+
+
+def test_what_did_not_finish_is_listed_and_not_averaged(full):
+    page = Page(full[1])
+    assert page.row("runs/x") == ["trgp on made-up, seed 3", "failed: no more memory"]
+    assert "6 finished runs, 1 not finished" in page.text
+
+
+def test_figures_have_the_colours_and_letters_of_the_page(full):
+    figures = re.findall(r"<svg viewBox.*?</svg>", full[1])
+    assert len(figures) == 5
+    for figure in figures:
+        assert "font-family" not in figure
+        assert set(re.findall(r"#[0-9a-f]{6}\b", figure)) <= {"#77aadd", "#16181d"}  # those of memory bars: on both
+        assert 'role="img" aria-label="' in figure
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [result(tasks=1)],
+        [result()],
+        [result(rows=1, regimes=[], pool=[], bytes=[{}])],
+        [{name: value for name, value in result().items() if name not in ("regimes", "pool", "machine", "notes")}],
+        [result(acc=None, bwt=None), result(seed=1)],
+        [result(tasks=2), result("gpm", tasks=4)],
+        [],
+    ],
+    ids=["one task", "one run", "all at once alone", "an old result", "not a number", "unlike streams", "nothing"],
+)
+def test_odd_results_make_a_page_too(results):
+    page = Page(render(content(*results) if results else Content([], [Unfinished("runs/x", "", "stopped")])))
+    assert "Continual learning results" in page.text
+    assert "None" not in page.text
+    assert "nan" not in page.text
+
+
+def test_hostile_names_are_only_text(tmp_path):
+    tasks = [{"name": "$\\frac$ <b>漢字 \x07"}, {"name": HOSTILE}]
+    hostile = result(HOSTILE, tasks=2, benchmark=HOSTILE, notes=[HOSTILE], settings={HOSTILE: HOSTILE})
+    hostile |= {"tasks": tasks, "machine": {"system": HOSTILE}, "bytes": [{HOSTILE: 5}] * 2}
+    hostile["pool"] = [{HOSTILE: {"size": 1, "dimension": 2}}] * 2
+    hostile["regimes"] = [{}, {HOSTILE: {"0": regime(2)}}]
+    variant = Variant(HOSTILE, [hostile])
+    made = Content([Benchmark(HOSTILE, [variant], [HOSTILE])], [Unfinished(HOSTILE, HOSTILE, HOSTILE)])
+    page = Page(render(made))
+    assert not page.tags & {"script", "img"}
+    assert HOSTILE in page.cells
+    assert "task 0: $\\frac$ <b>漢字 �" in page.text
+    written = save_all(made, tmp_path / "figures")
+    assert {path.parent for path in written} == {tmp_path / "figures"}
+    assert all(re.fullmatch(r"[\w.=-]+", path.name) for path in written)
+
+
+def test_a_figure_is_the_same_file_each_time(full, tmp_path):
+    variant = full[0].benchmarks[0].variants[0]
+    with drawing.styled():
+        first, again = (drawing.save(accuracy_matrix(variant, (80, 95)), tmp_path / name) for name in ("a", "b"))
+    assert [path.suffix for path in first] == [".svg", ".png"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+
+
+def test_the_command_line_starts_without_what_draws():
+    code = "import cuber.cli, sys; sys.exit(bool({'matplotlib', 'jinja2', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_missing_value_is_no_mean():
+    assert spread([1.0, None]) is None
+    assert spread([]) is None
+
+
+def put(directory, **files) -> None:
+    directory.mkdir(parents=True)
+    for name, text in files.items():
+        (directory / name.replace("_", ".")).write_text(text if isinstance(text, str) else json.dumps(text))
+
+
+def test_the_command(tmp_path, capsys):
+    """Finished runs by variant, and the others apart; the page and the figures are written."""
+    runs = tmp_path / "runs"
+    put(runs / "a", result_json=result(tasks=2))
+    put(runs / "b", result_json=result(tasks=2, seed=1))
+    put(runs / "c", result_json=result(tasks=2, settings={"eps1": 0.9}))
+    config = '[experiment]\nbenchmark = "made-up"\nmethod = "gpm"\nseed = 7\n'
+    put(runs / "d", config_toml=config, error_json={"message": "no more memory", "traceback": ""})
+    put(runs / "e", config_toml=config)
+    put(runs / "f", result_json='{"benchmark": "made-up"')
+    made = read([str(runs), str(runs / "a")])
+    assert [(variant.label, variant.seeds) for variant in made.benchmarks[0].variants] == [
+        ("cuber eps1=0.5", [0, 1]),
+        ("cuber eps1=0.9", [0]),
+    ]
+    assert [run.reason for run in made.unfinished][:2] == ["failed: no more memory", "running, or stopped"]
+    assert made.unfinished[0].name == "gpm on made-up, seed 7"
+    page, figures = tmp_path / "new" / "page.html", tmp_path / "figures"
+    with pytest.raises(SystemExit) as exit:
+        main(["report", str(runs), "-o", str(page), "--figures", str(figures)])
+    assert not exit.value.code
+    assert capsys.readouterr().out == f"{page}: 3 finished runs, 3 not finished\n{figures}: 20 files\n"
+    assert "cuber eps1=0.9" in Page(page.read_text()).cells
+    names = {path.name for path in figures.iterdir()}
+    assert {"made-up_acc-against-bwt.svg", "made-up_cuber-eps1=0.5_accuracy-matrix.png"} <= names
+    assert "made-up_cuber-eps1=0.5_seed-1_regimes.png" in names
+    assert b"<svg" in (figures / "made-up_memory.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["{}/nowhere"], "is no directory"),
+        (["{}"], "there is no run in"),
+        (["{}", "-o", "{}"], "--output takes the name of a file"),
+    ],
+)
+def test_what_the_command_says_to_mistakes(arguments, sentence, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["report", *(argument.format(tmp_path) for argument in arguments)])
+    assert exit.value.code == 2
+    assert sentence in capsys.readouterr().err
