@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cuber.errors import CuberError
+
+if TYPE_CHECKING:
+    from cuber.report.content import Content
 
 
 def report(
@@ -23,9 +26,8 @@ def report(
         raise CuberError(f"--output takes the name of a file, and '{output}' is a directory")
     from cuber.report.figures import save_all
     from cuber.report.page import render
-    from cuber.report.reading import read
 
-    content = read(runs)
+    content = _content(runs)
     text = render(content)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
@@ -33,3 +35,20 @@ def report(
     print(f"{page}: {content.runs} finished runs{missing}")
     if figures is not None:
         print(f"{figures}: {len(save_all(content, Path(figures)))} files")
+
+
+def _content(paths: list[str]) -> Content:
+    """The finished runs by benchmark and variant, and the others."""
+    from cuber.experiments.results import load
+    from cuber.experiments.variants import group
+    from cuber.report.content import Benchmark, Content, Unfinished, Variant
+
+    runs = load(paths)
+    benchmarks = [
+        Benchmark(
+            found.title, [Variant(v.label, [r.to_dict() for r in v.results]) for v in found.variants], found.notes
+        )
+        for found in group(runs)
+    ]
+    unfinished = [Unfinished(str(run.directory), run.name, run.reason) for run in runs if run.result is None]
+    return Content(benchmarks, unfinished)
