@@ -91,8 +91,8 @@ def test_however_the_layer_is_used(name: str) -> None:
     module, shape, use = USES[name]
     model = Model(module.double(), use)
     layer, x = protected(model.layer), torch.randn(5, *shape).double()
-    expected = one_by_one(layer, lambda x: model(x).square().sum() / len(x), x)
-    (uses,) = uses_of([layer], lambda: model(x).square().sum() / len(x), 5).values()
+    expected = one_by_one(layer, lambda x: (model(x) + 1).square().sum() / len(x), x)
+    (uses,) = uses_of([layer], lambda: (model(x) + 1).square().sum() / len(x), 5).values()
     assert all(use.is_clear() for use in uses)
     assert torch.allclose(sample_gradients(uses, slice(0, 5)), expected, rtol=1e-10, atol=1e-12)
     assert torch.allclose(sum_of_squares(uses), expected.square().sum(0), rtol=1e-10, atol=1e-12)

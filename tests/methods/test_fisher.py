@@ -41,6 +41,7 @@ def one_by_one_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machinery._Fisher, "_warn", lambda *_: pytest.fail("one sample at a time"))
 
 
+@pytest.mark.filterwarnings("error:There is a performance drop")  # torch's own way of going one by one
 @pytest.mark.usefixtures("one_by_one_is_forbidden")
 @pytest.mark.parametrize("case", cases())
 def test_every_model_against_one_sample_at_a_time(case: Case) -> None:
