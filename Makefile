@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test lint format clean
+.PHONY: run setup test test-faults lint format clean
 
 run: setup
 	$(BIN)/cuber run $(ARGS)
@@ -17,6 +17,10 @@ setup: .venv/installed
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+# Thirty kills per method, and again from the start of each resumed run; about half an hour on two cores.
+test-faults: setup
+	CUBER_KILLS=30 $(BIN)/python -m pytest tests/faults $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
