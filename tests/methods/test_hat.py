@@ -216,6 +216,24 @@ def test_a_task_leaves_layers_alone_that_it_does_not_pass() -> None:
     assert not torch.equal(logits(learner, 1, CASE.inputs(0, 5)), logits(learner, None, CASE.inputs(0, 5)))
 
 
+def test_a_batch_that_cannot_be_cut_is_looked_at_as_a_whole() -> None:
+    def forward(model: nn.Module, batch: Any) -> Tensor:
+        x, neighbours, y = batch
+        return loss_fn(model(x[neighbours].mean(1)), y)
+
+    torch.manual_seed(0)
+    learner = HAT(CASE.model(), forward=forward)
+    loader = [(x, torch.tensor([[7, i] for i in range(8)]), y) for x, y in CASE.loader(0)]
+    learner.begin_task(loader)
+    optimizer = learner.wrap(sgd(learner.parameters()))
+    for batch in loader:
+        optimizer.zero_grad()
+        forward(learner.model, batch).backward()
+        optimizer.step()
+    learner.end_task(loader)
+    assert torch.equal(learner.inputs["layers.1"][:-1], learner.units["layers.0"])
+
+
 def test_an_optimizer_without_the_embeddings_is_refused() -> None:
     learner = HAT(CASE.model())
     learner.begin_task(CASE.loader(0), loss_fn)
