@@ -10,8 +10,9 @@ far as it matters: a closed unit is one that sees 0. The output layer of a model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -116,11 +117,12 @@ class HAT(ModulatedSteps):
         self._anneal(step=0)
 
     def _finish(self, loader: Iterable[Batch]) -> None:
-        if not bool((loss := self._pass()).isfinite()):
+        run = self._passing()
+        if not bool((loss := run()).isfinite()):
             raise CuberError(f"task {self.task}: the loss is {float(loss)} at the end; lower the learning rate")
         learnt = {name: embedding.detach().clone() for name, embedding in self._learning.items()}
         attention = {name: torch.sigmoid(self.smax * embedding) for name, embedding in learnt.items()}
-        wiring = Wiring(self.layers.values(), {name: self._gates[name] for name in learnt}, self._pass)
+        wiring = Wiring(self.layers.values(), {name: self._gates[name] for name in learnt}, run)
         for name, inputs in wiring.attention(attention).items():
             layer = self.layers[name]
             units = attention.get(name, torch.ones(layer.outputs)).to(_precise(layer.parameter))
@@ -133,7 +135,7 @@ class HAT(ModulatedSteps):
 
     def _gates_on_the_way(self) -> dict[str, Gate]:
         """The gates that the present task passes; layers that no task has passed before get theirs now."""
-        places = find_places(self.model, self.layers.values(), self._pass)
+        places = find_places(self.model, self.layers.values(), self._passing())
         if not heads_of(self.model):
             places.popitem()  # the output layer
         names = {module: name for name, module in self.model.named_modules()}
@@ -147,14 +149,22 @@ class HAT(ModulatedSteps):
         self._gates[layer] = Gate(self.layers[layer], self.smax)
         self._gates[layer].sit_on(map(self.model.get_submodule, modules))
 
-    @torch.no_grad()
-    def _pass(self, mark: float | None = None) -> Tensor:
-        """The loss of a few samples, with all their numbers replaced by ``mark`` if it is given."""
+    def _passing(self) -> Callable[..., Tensor]:
+        """Runs two samples through the model to their loss; the whole first batch, where it cannot be cut."""
         few = batches.first(self._sample[0], 2)
+        try:
+            self._pass(few)
+        except Exception:
+            few = self._sample[0]
+        return partial(self._pass, few)
+
+    @torch.no_grad()
+    def _pass(self, batch: Batch, mark: float | None = None) -> Tensor:
+        """The loss of a batch, with all numbers in it replaced by ``mark`` if it is given."""
         if mark is not None:
-            few = batches.map_tensors(few, lambda x: torch.full_like(x, mark) if x.is_floating_point() else x)
+            batch = batches.map_tensors(batch, lambda x: torch.full_like(x, mark) if x.is_floating_point() else x)
         with evaluation_mode(self.model):
-            return self.loss(few)
+            return self.loss(batch)
 
     # How the model is seen, and what trains
 
