@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from statistics import mean
 
+import pytest
+
 from cuber.experiments import Experiment, run
 from cuber.training import Result
 
@@ -40,3 +42,16 @@ def test_on_overlap_digits_old_tasks_get_better_with_cuber_and_not_less_than_wit
     assert bwt > 0
     assert bwt >= trgp_bwt - ONE_SAMPLE
     assert acc > trgp_acc
+
+
+@pytest.mark.parametrize("method", ["ewc", "hat", "owm", "agem", "er"])
+def test_on_split_digits_every_baseline_forgets_less_than_finetune_and_beats_chance_on_every_task(method: str) -> None:
+    for seed in range(3):
+        result = learnt("split-digits", method, seed)
+        assert (result.bwt or 0.0) > (learnt("split-digits", "finetune", seed).bwt or 0.0)
+        assert min(value for value in result.accuracy[-1] if value is not None) > 60  # of two classes
+
+
+def test_on_split_digits_multitask_knows_more_than_finetune() -> None:
+    for seed in range(3):
+        assert learnt("split-digits", "multitask", seed).acc > learnt("split-digits", "finetune", seed).acc

@@ -81,8 +81,9 @@ class LocalProcesses(Executor):
 
     def _attend(self, future: Future[Any], function: Any, args: Any, kwargs: Any) -> None:
         with self._free:
-            if self._stopped or not future.set_running_or_notify_cancel():
+            if self._stopped:
                 future.cancel()
+            if not future.set_running_or_notify_cancel():
                 return
             process = self._context.Process(target=_call, args=(function, args, kwargs))
             process.start()
