@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cuber.cli import main
 from cuber.errors import CuberError
 from cuber.experiments.campaign import FAILED, FINISHED, STOPPED, part_done, run_grid
 from cuber.experiments.grid import Cell, grid, numbers, read_grid
@@ -137,6 +138,25 @@ def test_how_far_a_run_has_come(tmp_path: Path) -> None:
     assert part_done(cell) == 0.0
     cell.directory.mkdir(parents=True)
     (cell.directory / "config.toml").write_text("[stream]\ntasks = [{}, {}]\n")
-    (cell.directory / "log.jsonl").write_text('{"event": "epoch", "task": 1, "epoch": 2}\n{"event": "resumed"}\n')
+    (cell.directory / "log.jsonl").write_text('{"event": "epoch", "task": 1, "epoch": 2}\n{"event": "resumed"}\n{"eve')
     assert part_done(cell) == 0.75
     assert run_grid([], InThisProcess()) == []
+
+
+def test_the_command_says_that_one_has_failed_and_compare_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = tmp_path / "split-digits" / "gpm" / "seed-1"
+    foreign.mkdir(parents=True)
+    (foreign / "thesis.tex").write_text("not ours")
+    small = ["--tasks", "2", "--epochs", "1", "--train-per-task", "20", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as done:
+        main(["grid", "split-digits", "--methods", "gpm", "--seeds", "0-1", "--jobs", "2", *small])
+    out = capsys.readouterr().out
+    assert done.value.code == 1
+    assert f"1 of 2 runs finished; cuber compare {tmp_path} shows them" in out
+    assert "split-digits/gpm/seed-1: failed: " in out
+    with pytest.raises(SystemExit) as done:
+        main(["compare", str(tmp_path)])
+    assert not done.value.code
+    assert "seed-1 holds files that are not those of a run" in " ".join(capsys.readouterr().out.split())

@@ -127,7 +127,10 @@ def part_done(cell: Cell) -> float:
     except (OSError, KeyError, ValueError):
         return 0.0
     for line in reversed(lines):
-        event = json.loads(line)
+        try:
+            event = json.loads(line)
+        except ValueError:  # the last line of a process that was killed while it wrote
+            continue
         if event["event"] == "evaluation":
             return sum(value is not None for value in event["accuracy"]) / tasks
         if event["event"] == "epoch":

@@ -39,9 +39,11 @@ def work(experiment: Experiment, directory: str | os.PathLike[str]) -> None:
         except Exception as error:
             traceback.print_exc()
             path.mkdir(parents=True, exist_ok=True)
-            word = {"message": str(error) or type(error).__name__, "traceback": traceback.format_exc()}
+            message = str(error) or type(error).__name__
+            about = {"benchmark": experiment.benchmark, "method": experiment.method, "seed": experiment.seed}
+            word = {"message": message, "traceback": traceback.format_exc(), "experiment": about}
             write_atomically(path / ERROR, json.dumps(word, indent=1))
-            raise RunFailedError(word["message"]) from error
+            raise RunFailedError(message) from error
 
 
 class LocalProcesses(Executor):

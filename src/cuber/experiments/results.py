@@ -89,7 +89,7 @@ def _search(path: Path) -> list[Path]:
 def _runs_below(path: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if name != CHECKPOINT)
-        if {CONFIG, RESULT} & set(files):
+        if {CONFIG, RESULT, ERROR} & set(files):
             yield Path(folder)
 
 
@@ -101,9 +101,9 @@ def _read(directory: Path) -> Run:
         if (directory / RESULT).exists():
             return Run(directory, FINISHED, config, _checked(Result.load(directory), directory / RESULT))
         if (directory / ERROR).exists():
-            return Run(
-                directory, FAILED, config, reason=f"{_message(directory / ERROR)} ({_progress(directory, config)})"
-            )
+            message, about = _word(directory / ERROR)
+            config = config or {"experiment": about}
+            return Run(directory, FAILED, config, reason=f"{message} ({_progress(directory, config)})")
     except CuberError as error:
         return Run(directory, DAMAGED, config, reason=str(error))
     return Run(directory, INCOMPLETE, config, reason=_progress(directory, config))
@@ -118,10 +118,12 @@ def _config(directory: Path) -> Mapping[str, Any]:
         ) from error
 
 
-def _message(path: Path) -> str:
+def _word(path: Path) -> tuple[str, Mapping[str, Any]]:
+    """Why a run failed, and what it was, where it failed too early to have a configuration."""
     try:
-        lines = str(json.loads(path.read_text(encoding="utf-8"))["message"]).splitlines()
-        return lines[0] if lines else "no message"
+        word = json.loads(path.read_text(encoding="utf-8"))
+        lines = str(word["message"]).splitlines()
+        return lines[0] if lines else "no message", _table(word, "experiment")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CuberError(f"{path} is damaged, or not the error of a run ({_said(error)})") from error
 
