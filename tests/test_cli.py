@@ -297,6 +297,7 @@ INTERRUPTS_ITSELF = """
 import os, signal
 from cuber.report.progress import Lines
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have us ignore it, in the background
 Lines.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 """
 """From outside, a signal could come after a fast run has ended."""

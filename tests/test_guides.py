@@ -68,9 +68,9 @@ def test_adding_a_method_from_outside(tmp_path: Path, monkeypatch: pytest.Monkey
     assert re.search(r"^  anchor  The weights are pulled back", listed, re.MULTILINE)
     assert re.search(r"^    strength +0\.1 +how hard they are pulled *$", listed, re.MULTILINE)
 
-    out = ["--tasks", "3", "--epochs", "2", "--quiet", "--out", str(tmp_path)]
+    out = ["--tasks", "3", "--epochs", "2", "--quiet", "--out", str(tmp_path / "run")]
     assert "ACC" in cuber("run", "--method", "nothing", *out, site=site)
-    nothing = json.loads((tmp_path / "result.json").read_text())
+    nothing = json.loads((tmp_path / "run" / "result.json").read_text())
     assert nothing["method"] == "nothing"
     plain = without_times(run(Experiment(method="finetune", tasks=3, epochs=2)).to_dict())
     assert without_times(nothing) == plain
