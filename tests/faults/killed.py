@@ -12,11 +12,17 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import sklearn.datasets
+import torch
+import torch._dynamo
 from torch.nn.modules.module import register_module_forward_hook
 
 import cuber.training.directory
 import cuber.training.run
 from cuber.experiments import Experiment, run
+
+PRELOADED = (torch._dynamo, sklearn.datasets)
+"""Imported here, once for all processes: torch's optimizers import _dynamo at their first step, digits sklearn."""
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.faults.killed"])
@@ -35,7 +41,8 @@ def _run(experiment: Experiment, directory: Path, last: int | None, moments: Any
             os.kill(os.getpid(), signal.SIGKILL)
 
     register_module_forward_hook(pass_by)
-    for name in ("fsync", "replace", "unlink"):
+    os.fsync = pass_by  # what a process has written outlives it, if not the machine
+    for name in ("replace", "unlink"):
         setattr(os, name, _after(pass_by, getattr(os, name)))
     run(experiment, directory)
     moments.value = count
