@@ -19,8 +19,8 @@ FAILURES = 1
 
 def grid(
     what: Annotated[list[str], typer.Argument(metavar="BENCHMARK...", help="What to learn; or one TOML file.")],
-    methods: Annotated[str, typer.Option(help="How to learn it, as in cuber,trgp,gpm.")] = "cuber",
-    seeds: Annotated[str, typer.Option(help="As in 0-4 or 0,2,5.")] = "0-4",
+    methods: Annotated[str | None, typer.Option(help="How to learn it, as in cuber,trgp,gpm; else cuber.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="As in 0-4 or 0,2,5; else 0-4.")] = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="A directory for each run is made in it.")] = "runs",
     jobs: Annotated[int, typer.Option(min=1, help="How many runs at a time.")] = 1,
     threads: Annotated[
@@ -53,11 +53,15 @@ def grid(
     values = (tasks, epochs, train_per_task, test_per_task, protocol, data_dir)
     fixed: dict[str, Any] = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     if len(what) == 1 and what[0].endswith(".toml"):
-        if fixed or settings:
-            raise CuberError(f"with a file, {', '.join([*fixed, *(['--set'] if settings else [])])} belong into it")
+        also = {"--methods": methods, "--seeds": seeds, "--set": settings, **fixed}
+        if any(also.values()):
+            given = ", ".join(name for name, value in also.items() if value)
+            raise CuberError(f"with a file, {given} must be said in it")
         cells = read_grid(what[0], out)
     else:
-        cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings or []), **fixed)
+        cells = make_grid(
+            out, what, (methods or "cuber").split(","), numbers(seeds or "0-4"), _values(settings or []), **fixed
+        )
     share = threads or max(1, (os.cpu_count() or 1) // jobs)
     cells = [
         dataclasses.replace(

@@ -133,6 +133,13 @@ def test_stopped_before_they_began(tmp_path: Path) -> None:
     assert not cells[0].directory.exists()
 
 
+def test_with_a_file_nothing_else_is_listened_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["grid", str(tmp_path / "grid.toml"), "--seeds", "3", "--epochs", "2"])
+    assert done.value.code == 2
+    assert capsys.readouterr().err == "cuber: with a file, --seeds, epochs must be said in it\n"
+
+
 def test_how_far_a_run_has_come(tmp_path: Path) -> None:
     (cell,) = grid(tmp_path, ["split-digits"], ["gpm"], [0], tasks=2, epochs=4)
     assert part_done(cell) == 0.0

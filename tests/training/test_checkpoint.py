@@ -111,12 +111,16 @@ def one_byte_changed(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
+def another_thing(path: Path) -> None:
+    path.write_text("[]\n")
+
+
 def removed(path: Path) -> None:
     path.unlink()
 
 
 @pytest.mark.parametrize("name", ["000002.json", "000002.safetensors"])
-@pytest.mark.parametrize("damage", [cut_short, emptied, one_byte_changed, removed])
+@pytest.mark.parametrize("damage", [cut_short, emptied, one_byte_changed, another_thing, removed])
 def test_a_damaged_one_is_noticed_and_the_one_before_is_used(tmp_path: Path, name: str, damage: Any) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (1, 2):

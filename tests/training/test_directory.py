@@ -84,6 +84,51 @@ def test_stopped_and_gone_on_with_it_is_as_if_nothing_had_happened(tmp_path: Pat
     assert events.count("resumed") == 1
 
 
+class Noisy(torch.utils.data.Dataset[Any]):
+    """Another sample each time that it is asked for one."""
+
+    def __init__(self, seed: int) -> None:
+        self.x, self.y = small.blobs(seed, 40)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.x[index] + 0.5 * torch.randn(8), int(self.y[index])
+
+
+def test_samples_that_are_drawn_anew_are_drawn_again_when_a_run_goes_on(tmp_path: Path) -> None:
+    seen: list[torch.Tensor] = []
+
+    class Look(StopAt):
+        learner: cuber.CUBER
+
+        def epoch(self, *arguments: Any) -> None:
+            seen.append(torch.cat([x for x, _ in Look.learner._sample]))
+            super().epoch(*arguments)
+
+    def watched(directory: Path, epochs: int) -> None:
+        tasks = [cuber.Task(f"blobs {n}", Noisy(10 * n), small.blobs(10 * n + 1, 30), classes=3) for n in range(2)]
+        Look.learner = cuber.CUBER(small.model(2), eps1=0.1)
+        held = RunDirectory(directory, loggers=[Look(epochs)])
+        cuber.learn(Look.learner, cuber.Stream("noisy", tasks), **small.FAST, directory=held)
+
+    with pytest.raises(Stopped):
+        watched(tmp_path, 8)
+    before = seen[-1]
+    watched(tmp_path, 100)
+    assert torch.equal(seen[8], before)
+
+
+def test_a_finished_run_gives_its_model_and_learner_back(tmp_path: Path) -> None:
+    learn(tmp_path, model=(first := small.model_with_norm()))
+    learner = cuber.CUBER(again := small.model_with_norm(), eps1=0.1)
+    cuber.learn(learner, small.stream(), **small.FAST, patience=2, directory=tmp_path)
+    assert learner.tasks == 3
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+
+
 def test_signals_are_given_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped):

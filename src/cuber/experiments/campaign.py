@@ -115,7 +115,7 @@ def _word(directory: Path) -> str:
     """What a run that has failed left behind."""
     try:
         return json.loads((directory / ERROR).read_text(encoding="utf-8"))["message"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 

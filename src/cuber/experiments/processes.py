@@ -90,6 +90,8 @@ class LocalProcesses(Executor):
             process = self._context.Process(target=_call, args=(function, args, kwargs))
             process.start()
             self._processes.add(process)
+            if self._stopped:  # asked to while it was starting
+                process.terminate()
             process.join()
             self._processes.discard(process)
         if process.exitcode == 0:
@@ -101,6 +103,8 @@ class LocalProcesses(Executor):
 
 
 def _call(function: Any, args: Any, kwargs: Any) -> None:
+    if hasattr(os, "setsid"):
+        os.setsid()  # a terminal's Ctrl-C is for whoever started us, who passes it on: twice would be in a hurry
     try:
         function(*args, **kwargs)
     except (RunFailedError, KeyboardInterrupt):

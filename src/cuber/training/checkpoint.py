@@ -55,7 +55,7 @@ class Checkpoints:
         for number in reversed(numbers):
             try:
                 return self._read(number)
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 warnings.warn(
                     f"checkpoint {self._seal(number)} is damaged ({error}): the one before it is used",
                     CuberWarning,

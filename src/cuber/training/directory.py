@@ -140,7 +140,8 @@ class RunDirectory:
         """Whether there are files, but not those of a run."""
         if not self.path.is_dir() or (self.path / CONFIG).exists():
             return False
-        return any(path.name not in (ERROR, OUTPUT, LOCK) for path in self.path.iterdir())
+        # Hidden ones are the lock, and what a process left that was killed while it wrote.
+        return any(path.name not in (ERROR, OUTPUT) and path.name[0] != "." for path in self.path.iterdir())
 
     def _start_loggers(self, config: dict[str, Any], state: dict[str, Any] | None) -> None:
         positions = state["loggers"] if state else []

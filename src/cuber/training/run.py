@@ -45,6 +45,9 @@ class Run:
         with held, listening() as self._interrupts:
             finished, state = held.open(configuration(self.result, about))
             if finished is not None:
+                kept = held.checkpoints.load()
+                if kept is not None:  # whoever asks for the result may want the model that goes with it
+                    self._load(kept)
                 return finished
             self._directory = held
             result = self._learn(state)

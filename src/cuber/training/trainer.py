@@ -207,7 +207,8 @@ class Trainer:
 
     def sample(self) -> list[batches.Batch]:
         """What a learner looked at when the task began: a state need not hold it."""
-        return self.learner.take(self._look)
+        with seeded(self._seed("begin"), self.learner.device):
+            return self.learner.take(self._look)
 
     # What is told
 
