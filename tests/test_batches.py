@@ -72,3 +72,38 @@ def test_the_whole_batch_goes_to_the_device() -> None:
     moved = batches.to({"x": X, "rest": [Y, "text"]}, torch.device("meta"))
     assert moved["x"].device.type == moved["rest"][0].device.type == "meta"
     assert moved["rest"][1] == "text"
+
+
+def test_small_batches_are_joined_up_to_a_number_of_bytes_and_in_order() -> None:
+    one = X.nbytes + Y.nbytes
+    together = batches.joined([(X, Y), (X + 1, Y), (X + 2, Y)], 2 * one)
+    assert [batches.size(batch) for batch in together] == [12, 6]
+    assert torch.equal(together[0][0], torch.cat([X, X + 1]))
+    assert torch.equal(together[1][0], X + 2)
+    assert [batches.size(batch) for batch in batches.joined([(X, Y)] * 3, one - 1)] == [6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"x": X, "y": Y},
+        X,
+        Pair(X, Y),
+        (X, "text"),
+        (X, Y[:4]),
+        (X, torch.tensor(1)),
+        (X.double(), Y),
+        (X.flatten(), Y),
+        (),
+    ],
+    ids=lambda other: type(other).__name__,
+)
+def test_batches_of_another_make_or_kind_stay_as_they_are(other: Any) -> None:
+    given = [(X, Y), other, (X, Y)]
+    together = batches.joined(given, 10**6)
+    assert len(together) == 3
+    assert all(ours is theirs for ours, theirs in zip(together, given, strict=True))
+
+
+def test_lists_stay_lists() -> None:
+    assert isinstance(batches.joined([[X, Y], [X, Y]], 10**6)[0], list)

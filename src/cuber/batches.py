@@ -85,6 +85,35 @@ def take(loader: Iterable[Batch], count: int) -> list[Batch]:
     return taken
 
 
+def joined(samples: list[Batch], limit: int) -> list[Batch]:
+    """Pairs and other tuples of tensors joined to fewer and larger ones of up to ``limit`` bytes, in the same order.
+
+    Batches of another make, and those whose samples differ in shape or kind, stay as they are.
+    """
+    larger: list[list[Batch]] = []
+    room = 0
+    for batch in samples:
+        needed = sum(tensor.nbytes for tensor in batch) if _is_plain(batch) else limit + 1
+        if not larger or needed > room or _kind(larger[-1][-1]) != _kind(batch):
+            larger.append([])
+            room = limit
+        larger[-1].append(batch)
+        room -= needed
+    return [
+        group[0] if len(group) == 1 else type(group[0])(map(torch.cat, zip(*group, strict=True))) for group in larger
+    ]
+
+
+def _is_plain(batch: Batch) -> bool:
+    if type(batch) not in (tuple, list) or not all(isinstance(tensor, Tensor) and tensor.dim() for tensor in batch):
+        return False
+    return len({len(tensor) for tensor in batch}) == 1
+
+
+def _kind(batch: Batch) -> list[Any]:
+    return [(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in batch]
+
+
 def count(loader: Iterable[Batch]) -> int:
     """How many samples a loader yields, counted."""
     samples = sum(map(size, loader))
