@@ -95,7 +95,7 @@ def test_bytes_are_counted_by_kind() -> None:
     sizes = learner.memory_bytes()
     assert sizes["gradients"] > 0
     assert sizes["scalings"] == sum(
-        a.numel() * 4 for by_layer in learner.scalings for by_task in by_layer.values() for a in by_task.values()
+        a.nbytes for by_layer in learner.scalings for by_task in by_layer.values() for a in by_task.values()
     )
     assert sizes["statistics"] == 3 * sum(b.numel() * b.element_size() for b in learner.model.buffers())
     assert sizes["heads"] == 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from cuber.subspace import Scaling, scaled_input, scaled_weight
+from cuber.subspace import Scaling, scaled_input, scaled_weight, support_of
 from tests.oracles.dense import effective_weight
 
 
@@ -76,3 +76,66 @@ def test_a_scaling_follows_its_weight_to_another_precision() -> None:
     moving.follow(weight)
     assert moving.basis.dtype == moving.matrix.dtype == torch.float64
     assert scaled_weight(weight, [moving]).dtype == torch.float64
+
+
+def out_of_one_pool(dimension: int, supported: list[bool], seed: int) -> list[Scaling]:
+    generator = torch.Generator().manual_seed(seed)
+    pool = torch.linalg.qr(torch.randn(dimension, dimension - 1, dtype=torch.float64, generator=generator)).Q
+    made = []
+    for thin in supported:
+        owned = torch.rand(dimension - 1, generator=generator) < 0.7
+        rank = int(owned.sum())
+        support = torch.linalg.qr(torch.randn(rank, max(1, rank // 2), dtype=torch.float64, generator=generator)).Q
+        matrix = torch.randn(support.shape[1] if thin else rank, rank, dtype=torch.float64, generator=generator)
+        made.append(Scaling(pool[:, owned], nn.Parameter(matrix), support if thin else None, (pool, owned)))
+    return made
+
+
+@given(st.integers(3, 12), st.lists(st.booleans(), min_size=1, max_size=3), st.integers(0, 2**31))
+def test_bases_out_of_one_pool_and_matrices_with_a_support_change_nothing_but_the_work(
+    dimension: int, supported: list[bool], seed: int
+) -> None:
+    made = out_of_one_pool(dimension, supported, seed)
+    weight, x = torch.randn(4, dimension, dtype=torch.float64), torch.randn(3, dimension, dtype=torch.float64)
+    expected = effective_weight(weight, [s.basis for s in made], [s.learnt().whole() for s in made])
+    assert torch.allclose(scaled_weight(weight, made), expected, atol=1e-10)
+    assert torch.allclose(scaled_input(x, made) @ weight.T, x @ expected.T, atol=1e-10)
+
+
+@given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2**31))
+def test_learning_within_the_support_is_learning_all_of_it(outputs: int, free: int, seed: int) -> None:
+    """Twenty steps of gradient descent, the weight moving along the free columns all the while."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(20, 16, dtype=torch.float64, generator=generator)).Q
+    movable = torch.arange(16) < free
+    start = torch.randn(outputs, 20, dtype=torch.float64, generator=generator)
+    batches = [torch.randn(5, 20, dtype=torch.float64, generator=generator) for _ in range(20)]
+    support = support_of(start, basis, movable)
+    assert support is not None
+    learnt = []
+    for chosen in (None, support):
+        weight = start.clone()
+        one = Scaling.identity(basis, like=weight, support=chosen)
+        for x in batches:
+            loss = (scaled_input(x, [one]) @ weight.T).tanh().sum()
+            (gradient,) = torch.autograd.grad(loss, [one.matrix])
+            one.matrix.data -= 0.1 * gradient
+            weight = (
+                weight + 0.1 * torch.randn(outputs, free, dtype=torch.float64, generator=moves(x)) @ basis[:, movable].T
+            )
+        learnt.append(one.learnt())
+    assert learnt[0].whole().norm() > 0
+    assert torch.allclose(learnt[0].whole(), learnt[1].whole(), atol=1e-10)
+    assert learnt[1].nbytes <= learnt[0].nbytes
+
+
+def moves(x: Tensor) -> torch.Generator:
+    """The same moves whenever a batch comes by."""
+    return torch.Generator().manual_seed(int(1e6 * float(x[0, 0].abs())))
+
+
+def test_a_support_that_saves_nothing_is_not_used() -> None:
+    basis = torch.eye(10)[:, :8]
+    assert support_of(torch.randn(5, 10), basis, torch.zeros(8, dtype=torch.bool)) is None
+    assert support_of(torch.randn(3, 10), basis, torch.arange(8) < 2) is None
+    assert support_of(torch.randn(3, 10), basis, torch.arange(8) < 1) is not None

@@ -13,6 +13,7 @@ from cuber.layers.normalization import (
     normalized_by_batch,
 )
 from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
+from cuber.layers.product import ProjectedProduct
 from cuber.layers.protected import ProtectedLayer, observed
 from cuber.layers.rule import Rule, register
 from cuber.layers.scan import Scan, scan
@@ -21,6 +22,7 @@ from cuber.layers.wiring import Wiring
 __all__ = [
     "Gate",
     "Normalization",
+    "ProjectedProduct",
     "ProtectedLayer",
     "Rule",
     "Scan",

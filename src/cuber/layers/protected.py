@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cuber.layers.product import ProjectedProduct, mark
 from cuber.layers.rule import Rule
-from cuber.subspace import Scaling, scaled_input, scaled_weight
+from cuber.subspace import Mixing, Scaling
+
+WORTHWHILE = 500_000
+"""A projection of the inputs instead of the gradient must save so many multiplications."""
 
 Observer = Callable[["ProtectedLayer", nn.Module, Tensor], None]
 
@@ -28,7 +32,13 @@ class ProtectedLayer:
         self.modules = modules
         self.rule = rule
         self.with_bias = self.bias is not None and self.bias.requires_grad
+        self.outputs, dimension = rule.matrix(self.parameter).shape
+        self.dimension = dimension + self.with_bias
+        """d, one more with a bias."""
         self.scalings: list[Scaling] = []
+        self.product: ProjectedProduct | None = None
+        """Set while the gradient that training gives to the weight is to be projected."""
+        self._mixing: Mixing | None = None
         self.observer: Observer | None = None
 
     @property
@@ -50,18 +60,9 @@ class ProtectedLayer:
         return all(parameter.requires_grad for parameter in self.parameters)
 
     @property
-    def outputs(self) -> int:
-        return len(self.rule.matrix(self.parameter))
-
-    @property
     def dimensions_after_units(self) -> int:
         """Of the layer's output: how many come after the one that counts its output units."""
         return self.rule.dimensions_after_units(self.modules[0])
-
-    @property
-    def dimension(self) -> int:
-        """d, one more with a bias."""
-        return self.rule.matrix(self.parameter).shape[1] + self.with_bias
 
     def matrix(self) -> Tensor:
         """``[W | b]``, differentiable."""
@@ -80,6 +81,30 @@ class ProtectedLayer:
         for parameter, value in zip(self.parameters, self.split(matrix), strict=True):
             parameter.grad = value.clone() if parameter.grad is None else parameter.grad.copy_(value)
 
+    def is_projected(self) -> bool:
+        """Whether the present ``.grad`` came out of the backward pass projected, and still is."""
+        given = self.product.take() if self.product is not None else []
+        if self.product is None or not given:
+            return False
+        untouched = given == [mark(p.grad) for p in self.parameters if p.grad is not None]
+        return untouched or not self.product.projector.changes(self.gradient())
+
+    @torch.no_grad()
+    def times(self, basis: Tensor) -> Tensor:
+        """``[W | b] @ basis``."""
+        matrix = self.rule.matrix(self.parameter).to(basis.dtype)
+        if not self.with_bias or self.bias is None:
+            return matrix @ basis
+        return torch.addmm(torch.outer(self.bias.to(basis.dtype), basis[-1]), matrix, basis[:-1])
+
+    def add_gradient(self, matrix: Tensor) -> None:
+        """Add to the present ``.grad``."""
+        for parameter, value in zip(self.parameters, self.split(matrix), strict=True):
+            if parameter.grad is None:
+                parameter.grad = value.to(parameter.dtype, copy=True)
+            else:
+                parameter.grad += value
+
     def join(self, tensors: list[Tensor]) -> Tensor:
         """A tensor for each of ``parameters`` (gradients, say) as one out x d matrix."""
         matrix = self.rule.matrix(tensors[0])
@@ -97,16 +122,38 @@ class ProtectedLayer:
 
     def forward(self, module: nn.Module, x: Tensor) -> Tensor:
         """The forward pass with the effective weight ``W~``."""
+        # With fewer input vectors than the weight has rows, what is done to inputs is cheaper than what is done to it.
+        few = self.rule.multiplies and not x.is_nested and x.dim() > 1 and x.shape[:-1].numel() < self.outputs
+        product = self._product_for(module, x) if few else None
+        if few and (self.scalings or product):
+            vectors = self._with_one(x)
+            if self.scalings:
+                vectors = self.mixing.input(vectors)
+            y = (product or _product)(vectors, *self._weight_and_bias())
+            return y if self.with_bias or self.bias is None else y + self.bias
         if not self.scalings:
             return type(module).forward(module, x)
-        for scaling in self.scalings:
-            scaling.follow(self.parameter)
-        if self.rule.multiplies and not x.is_nested and x.shape[:-1].numel() < self.outputs:
-            # Fewer input vectors than rows of the weight: scaling them is the shorter way to the same product.
-            y = functional.linear(scaled_input(self._with_one(x), self.scalings), self.matrix())
-            return y if self.with_bias or self.bias is None else y + self.bias
-        weight, *bias = self.split(scaled_weight(self.matrix(), self.scalings))
+        weight, *bias = self.split(self.mixing.weight(self.matrix()))
         return self.rule.apply(module, x, weight, bias[0] if bias else self.bias)
+
+    @property
+    def mixing(self) -> Mixing:
+        """The scalings together."""
+        if self._mixing is None or not self._mixing.fits(self.scalings, self.parameter):
+            self._mixing = Mixing(self.scalings, self.parameter)
+        return self._mixing
+
+    def _product_for(self, module: nn.Module, x: Tensor) -> ProjectedProduct | None:
+        """While the layer is trained, its product with a projected gradient, if that saves more work than it makes."""
+        if self.product is None or not module.training or not torch.is_grad_enabled() or not self.trains:
+            return None
+        if torch.compiler.is_compiling() or any(torch.func.debug_unwrap(t) is not t for t in (x, self.parameter)):
+            return None  # torch.compile and torch.func cannot look inside
+        saved = (self.outputs - x.shape[:-1].numel()) * self.dimension * self.product.projector.columns
+        return self.product if saved > WORTHWHILE else None
+
+    def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
+        return self.parameter, self.bias if self.with_bias else None
 
     def attach(self) -> None:
         """Take over the forward pass of the layer's modules."""
@@ -130,7 +177,13 @@ class ProtectedLayer:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of the model keeps what it computes, not who was watching.
-        return {**self.__dict__, "observer": None}
+        return {**self.__dict__, "observer": None, "_mixing": None}
+
+
+def _product(vectors: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return functional.linear(vectors, weight)
+    return functional.linear(vectors[..., :-1], weight) + vectors[..., -1:] * bias
 
 
 class Attached:

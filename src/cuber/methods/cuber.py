@@ -7,8 +7,9 @@ with, the weights may move there, held back by a penalty, for as long as the agr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -19,9 +20,16 @@ from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer
 from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
-from cuber.subspace import BACKWARD_TRANSFER, Gram, PrunedGradient, energy_weights, norm_penalty, squared_penalty
-
-Restraint = Callable[[Tensor], tuple[Tensor, Tensor]]
+from cuber.subspace import (
+    BACKWARD_TRANSFER,
+    Gram,
+    Penalty,
+    PrunedGradient,
+    Restraint,
+    energy_weights,
+    norm_penalty,
+    squared_penalty,
+)
 
 PAPER = {"eps1": 0.5, "eps2": 0.0, "lam": 1.0, "penalty": "norm", "check": "epoch"}
 """The paper's settings: ``CUBER(model, **PAPER)``."""
@@ -53,7 +61,7 @@ class CUBER(TRGP):
         """Task -> layer -> the gradient that the task ended with."""
         self.energies: list[dict[str, Tensor]] = []
         """Task -> layer -> how much each direction of its subspace matters to it (penalty "energy")."""
-        self._restraints: dict[str, list[Restraint]] = {}
+        self._restraints: dict[str, Restraint | None] = {}
 
     # The algorithm
 
@@ -64,19 +72,18 @@ class CUBER(TRGP):
         return cosine >= self.eps2, cosine
 
     def before_step(self, optimizer: Optimizer) -> Tensor | None:
+        if self.check == "step":
+            for layer in self._layers_of(optimizer):
+                self._let_fall(layer.name, layer.gradient())
+        super().before_step(optimizer)
         added = None
         for layer in self._layers_of(optimizer):
-            if self.check == "step":
-                self._let_fall(layer.name, layer.gradient())
-            restraints = self._restraints[layer.name]
-            strength = self._strength(layer, optimizer, len(restraints)) if restraints else 0.0
-            if strength:
-                drift = layer.matrix().detach() - self._anchors[layer.name]
-                for restraint in restraints:
-                    value, pull = restraint(drift)
-                    layer.set_gradient(layer.gradient() + strength * pull)
-                    added = strength * value if added is None else added + strength * value
-        super().before_step(optimizer)
+            restraint = self._restraints.get(layer.name)
+            strength = self._strength(layer, optimizer, len(restraint.tasks)) if restraint else 0.0
+            if restraint and strength:
+                value, pull = restraint(layer.matrix().detach() - self._anchors[layer.name])
+                layer.add_gradient(strength * pull)
+                added = strength * value if added is None else added + strength * value
         return added
 
     def _strength(self, layer: ProtectedLayer, optimizer: Optimizer, tasks: int) -> float:
@@ -114,20 +121,30 @@ class CUBER(TRGP):
 
     def _protect(self, name: str) -> None:
         super()._protect(name)
-        self._restraints[name] = [self._restraint(name, task) for task in self._changing(name)]
+        if self.check == "step":
+            self.layers[name].product = None  # agreement is asked of the gradient as it comes, before any projection
+        self._restraints[name] = self._restraint(name)
 
-    def _restraint(self, name: str, task: int) -> Restraint:
-        """The penalty on change in an old task's subspace, and its gradient, as a function of the change.
+    def _restraint(self, name: str) -> Restraint | None:
+        """What holds the weights back along the columns that were free when the task began.
 
-        Only along columns that were free when the task began can anything have moved: it need not look at others.
+        Along no others can anything have moved. What has become protected since stays where it is.
         """
-        pool, owned = self.memory[name], self.memory[name].owners[task]
-        free = owned & ~self._protected_columns(name, at_start=True)
-        basis = pool.basis[:, free]
+        pool, changing = self.memory[name], self._changing(name)
+        free = pool.owners[changing].any(0) & ~self._protected_columns(name, at_start=True)
+        if not bool(free.any()):
+            return None
+        tasks = [(pool.owners[task][free], self._penalty(name, task, free)) for task in changing]
+        return Restraint(pool.basis[:, free], tasks, ~self._protected_columns(name)[free])
+
+    def _penalty(self, name: str, task: int, free: Tensor) -> Penalty:
+        """On the change in an old task's subspace, as far as that is free."""
         if self.penalty == "norm":
-            return lambda drift: norm_penalty(drift.to(basis.dtype), basis)
-        weights = self.energies[task][name].to(basis)[free[owned]][:, free[owned]] if self.penalty == "energy" else None
-        return lambda drift: squared_penalty(drift.to(basis.dtype), basis, weights)
+            return norm_penalty
+        if self.penalty == "squared":
+            return squared_penalty
+        kept = free[self.memory[name].owners[task]]
+        return partial(squared_penalty, weights=self.energies[task][name].to(self.memory[name].basis)[kept][:, kept])
 
     def _let_fall(self, name: str, gradient: Tensor) -> None:
         """Old tasks that no longer agree go to regime 2 for the rest of the task; what has moved stays moved."""

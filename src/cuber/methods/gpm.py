@@ -18,8 +18,9 @@ from torch.optim import Optimizer
 
 from cuber import batches
 from cuber.batches import Batch
+from cuber.device import full_precision
 from cuber.errors import CuberError, CuberWarning
-from cuber.layers import ProtectedLayer, evaluation_mode, observed
+from cuber.layers import ProjectedProduct, ProtectedLayer, evaluation_mode, observed
 from cuber.methods.layerwise import LayerwiseMethod
 from cuber.methods.settings import PerLayer, for_layer, setting
 from cuber.subspace import BACKWARD_TRANSFER, Gram, Pool, Projector, Regime
@@ -82,7 +83,9 @@ class GPM(LayerwiseMethod):
 
     def before_step(self, optimizer: Optimizer) -> Tensor | None:
         for layer in self._layers_of(optimizer):
-            layer.set_gradient(self._projectors[layer.name](layer.gradient()))
+            projector = self._projectors[layer.name]
+            if projector.rank and not layer.is_projected():
+                layer.set_gradient(projector(layer.gradient()))
         return None
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -105,7 +108,9 @@ class GPM(LayerwiseMethod):
 
     def _protect(self, name: str) -> None:
         """Hold the directions that any task outside regime 3 reads at what the weights are now."""
-        self._projectors[name] = Projector(self.memory[name].basis[:, self._protected_columns(name)])
+        projector = Projector(self.memory[name].basis[:, self._protected_columns(name)])
+        self._projectors[name] = projector
+        self.layers[name].product = ProjectedProduct(projector) if projector.rank else None
         self._references[name] = self.layers[name].matrix().detach().clone()
 
     def _protected_columns(self, name: str, *, at_start: bool = False) -> Tensor:
@@ -124,7 +129,7 @@ class GPM(LayerwiseMethod):
     @torch.no_grad()
     def _settle(self) -> None:
         """Put protected directions back to where they are held."""
-        with self._full_precision():
+        with full_precision(self.device):
             self._settle_layers()
 
     def _settle_layers(self) -> None:
@@ -132,6 +137,11 @@ class GPM(LayerwiseMethod):
             projector, reference = self._projectors[name], self._references[name]
             if projector.rank and layer.trains:
                 layer.set_matrix(reference + projector(layer.matrix() - reference))
+
+    def _leave_task(self) -> None:
+        for layer in self.layers.values():
+            layer.product = None
+        super()._leave_task()
 
     def _input_grams(self, loader: Iterable[Batch]) -> dict[str, Gram]:
         """What each layer sees of the task, at its effective weights, in evaluation mode."""

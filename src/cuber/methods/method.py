@@ -14,6 +14,7 @@ from torch.optim import LBFGS, Optimizer
 
 from cuber import batches
 from cuber.batches import Batch
+from cuber.device import device_of, full_precision
 from cuber.errors import CuberError
 from cuber.layers import Normalization, Statistics, evaluation_mode, strip_gates
 from cuber.methods.ownership import Freezer, claim, release
@@ -271,7 +272,7 @@ class Method:
 
     @property
     def device(self) -> torch.device:
-        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        return device_of(self.model)
 
     def take(self, loader: Iterable[Batch]) -> list[Batch]:
         """What is looked at of a new task's samples before it is learnt."""
@@ -341,26 +342,22 @@ class Method:
     def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            with self._full_precision():
+            with full_precision(self.device):
                 self.before_step(optimizer)
             return None
 
         # The gradients come into being inside the step (LBFGS asks for them many times): act there.
         def guarded() -> Any:
             loss = closure()
-            with self._full_precision():
+            with full_precision(self.device):
                 added = self.before_step(optimizer)
             return loss if added is None or loss is None else loss + added
 
         return (args[0],), {**kwargs, "closure": guarded}
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        with self._full_precision():
+        with full_precision(self.device):
             self.after_step(optimizer)
-
-    def _full_precision(self) -> torch.autocast:
-        """For our own products, where somebody steps inside an autocast that is meant for the forward pass."""
-        return torch.autocast(self.device.type, enabled=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_wrapped": {}}  # the hooks stay with the optimizer of the original

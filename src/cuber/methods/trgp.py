@@ -16,7 +16,15 @@ from torch.optim import Optimizer
 from cuber.batches import Batch
 from cuber.methods.gpm import GPM, Regimes
 from cuber.methods.settings import setting
-from cuber.subspace import NO_FORGETTING, Regime, Scaling, decide_regimes, projection_ratios
+from cuber.subspace import (
+    NO_FORGETTING,
+    LearntScaling,
+    Regime,
+    Scaling,
+    decide_regimes,
+    projection_ratios,
+    support_of,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -28,8 +36,8 @@ class TRGP(GPM):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.scalings: list[dict[str, dict[int, Tensor]]] = []
-        """Task -> layer -> old task -> A."""
+        self.scalings: list[dict[str, dict[int, LearntScaling]]] = []
+        """Task -> layer -> old task -> A, in factors."""
         self._learning: dict[str, dict[int, Scaling]] = {}
 
     # The algorithm
@@ -38,14 +46,30 @@ class TRGP(GPM):
         super()._start()
         self._learning = {
             name: {
-                task: Scaling.identity(self.memory[name].basis_of(task), like=layer.parameter)
+                task: self._new_scaling(task, name)
                 for task, regime in self.regimes[-1][name].items()
                 if regime.number != NO_FORGETTING
             }
-            for name, layer in self.layers.items()
+            for name in self.layers
         }
         for name, layer in self.layers.items():
             layer.scalings = list(self._learning[name].values())
+
+    def _new_scaling(self, task: int, name: str) -> Scaling:
+        """Of an old task's subspace, for the present task to learn."""
+        basis, owned = self.memory[name].basis_of(task), self.memory[name].owners[task]
+        free = ~self._protected_columns(name, at_start=True)
+        support = support_of(self._anchors[name], basis, free[owned])
+        return self._scaling(task, name, support)
+
+    def _scaling(self, task: int, name: str, support: Tensor | None) -> Scaling:
+        pool = self.memory[name]
+        return Scaling.identity(
+            pool.basis_of(task),
+            like=self.layers[name].parameter,
+            support=support,
+            pool=(pool.basis, pool.owners[task]),
+        )
 
     def correlate(self) -> Regimes:
         if self.tasks == 0:
@@ -78,7 +102,7 @@ class TRGP(GPM):
         super()._finish(loader)
         self.scalings.append(
             {
-                name: {task: scaling.matrix.detach().clone() for task, scaling in by_task.items()}
+                name: {task: scaling.learnt() for task, scaling in by_task.items()}
                 for name, by_task in self._learning.items()
                 if by_task
             }
@@ -95,8 +119,10 @@ class TRGP(GPM):
         if task is not None and task == self.task:
             yield from self._learning.get(name, {}).values()
         elif task is not None and task < len(self.scalings):
-            for other, matrix in self.scalings[task].get(name, {}).items():
-                yield Scaling(self.memory[name].basis_of(other), nn.Parameter(matrix, requires_grad=False))
+            for other, learnt in self.scalings[task].get(name, {}).items():
+                scaling = self._scaling(other, name, learnt.support)
+                scaling.matrix = nn.Parameter(learnt.matrix, requires_grad=False)
+                yield scaling
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from super().named_parameters()
@@ -114,31 +140,34 @@ class TRGP(GPM):
     def _state(self) -> dict[str, Any]:
         learning = self._learning if self.task is not None else {}
         return super()._state() | {
-            "scalings": self.scalings,
+            "scalings": [
+                {name: {task: vars(a).copy() for task, a in by_task.items()} for name, by_task in by_layer.items()}
+                for by_layer in self.scalings
+            ],
             "learning": {
-                name: {task: scaling.matrix.detach() for task, scaling in by_task.items()}
+                name: {task: vars(scaling.learnt()) for task, scaling in by_task.items()}
                 for name, by_task in learning.items()
             },
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.scalings = [
-            {
-                name: {int(task): matrix.to(self.device) for task, matrix in by_task.items()}
-                for name, by_task in scalings.items()
-            }
-            for scalings in state["scalings"]
+            {name: self._learnt(by_task) for name, by_task in by_layer.items()} for by_layer in state["scalings"]
         ]
         super()._restore(state)
         self._learning = {}
         for name, by_task in state["learning"].items():
-            like = self.layers[name].parameter
             self._learning[name] = {}
-            for task, matrix in by_task.items():
-                scaling = Scaling.identity(self.memory[name].basis_of(int(task)), like=like)
-                scaling.matrix.data.copy_(matrix)
-                self._learning[name][int(task)] = scaling
+            for task, learnt in self._learnt(by_task).items():
+                self._learning[name][task] = self._scaling(task, name, learnt.support)
+                self._learning[name][task].matrix.data.copy_(learnt.matrix)
+
+    def _learnt(self, by_task: dict[Any, dict[str, Tensor | None]]) -> dict[int, LearntScaling]:
+        return {
+            int(task): LearntScaling(**{key: t if t is None else t.to(self.device) for key, t in factors.items()})  # type: ignore[arg-type]
+            for task, factors in by_task.items()
+        }
 
     def memory_bytes(self) -> dict[str, int]:
-        matrices = (a for by_layer in self.scalings for by_task in by_layer.values() for a in by_task.values())
-        return {"scalings": sum(tensor.nbytes for tensor in matrices), **super().memory_bytes()}
+        learnt = (a for by_layer in self.scalings for by_task in by_layer.values() for a in by_task.values())
+        return {"scalings": sum(a.nbytes for a in learnt), **super().memory_bytes()}

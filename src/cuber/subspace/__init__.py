@@ -6,7 +6,7 @@ per row), a basis ``d x K`` with orthonormal columns.
 
 from cuber.subspace.gradient import PrunedGradient
 from cuber.subspace.gram import Gram
-from cuber.subspace.penalty import energy_weights, norm_penalty, squared_penalty
+from cuber.subspace.penalty import Penalty, Restraint, energy_weights, norm_penalty, squared_penalty
 from cuber.subspace.pool import Pool
 from cuber.subspace.projection import Projector
 from cuber.subspace.regimes import (
@@ -17,17 +17,21 @@ from cuber.subspace.regimes import (
     decide_regimes,
     projection_ratios,
 )
-from cuber.subspace.scaling import Scaling, scaled_input, scaled_weight
+from cuber.subspace.scaling import LearntScaling, Mixing, Scaling, scaled_input, scaled_weight, support_of
 
 __all__ = [
     "BACKWARD_TRANSFER",
     "FORWARD_TRANSFER",
     "NO_FORGETTING",
     "Gram",
+    "LearntScaling",
+    "Mixing",
+    "Penalty",
     "Pool",
     "Projector",
     "PrunedGradient",
     "Regime",
+    "Restraint",
     "Scaling",
     "decide_regimes",
     "energy_weights",
@@ -36,4 +40,5 @@ __all__ = [
     "scaled_input",
     "scaled_weight",
     "squared_penalty",
+    "support_of",
 ]

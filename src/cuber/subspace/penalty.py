@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from cuber.subspace.gram import Gram
 
+Penalty = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Its value for a weight change in the coordinates of a basis, and its gradient there."""
 
-def norm_penalty(drift: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """``||D B||_F`` for the weight change D, and its gradient: a pull of constant size.
+
+def norm_penalty(inside: Tensor) -> tuple[Tensor, Tensor]:
+    """``||D B||_F`` for the weight change D, given as ``D B``: a pull of constant size.
 
     The norm has no gradient at 0, where 0 is taken: nothing has moved, nothing pulls.
     """
-    inside = drift @ basis
     norm = inside.norm()
-    pull = inside / norm if norm > 0 else inside
-    return norm, pull @ basis.T
+    return norm, inside / norm.clamp_min(torch.finfo(norm.dtype).tiny)
 
 
-def squared_penalty(drift: Tensor, basis: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """``tr(C Q C')`` with ``C = D B``, and its gradient; Q is 1 or the weights of ``energy_weights``."""
-    inside = drift @ basis
+def squared_penalty(inside: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """``tr(C Q C')`` with ``C = D B``; Q is 1 or the weights of ``energy_weights``."""
     weighted = inside if weights is None else inside @ weights
-    return (inside * weighted).sum(), 2 * weighted @ basis.T
+    return (inside * weighted).sum(), 2 * weighted
+
+
+class Restraint:
+    """The penalties of several old tasks on the change of one weight, which look at the change together.
+
+    Each task has its columns among those of one basis; only along the ``movable`` ones is the weight pulled.
+    """
+
+    def __init__(self, basis: Tensor, tasks: list[tuple[Tensor, Penalty]], movable: Tensor) -> None:
+        self.basis = basis
+        self.tasks = [(columns.nonzero().flatten(), penalty) for columns, penalty in tasks]
+        self.movable = movable.to(basis)
+
+    def __call__(self, drift: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of the penalties for a weight change, out x d, and its gradient."""
+        inside = drift.to(self.basis.dtype) @ self.basis
+        value, pull = inside.new_zeros(()), torch.zeros_like(inside)
+        for columns, penalty in self.tasks:
+            of_task, towards = penalty(inside.index_select(1, columns))
+            value = value + of_task
+            pull.index_add_(1, columns, towards)
+        return value, (pull * self.movable) @ self.basis.T
 
 
 def energy_weights(gram: Gram, basis: Tensor) -> Tensor:

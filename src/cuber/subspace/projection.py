@@ -18,6 +18,7 @@ class Projector:
         dimension, self.rank = protected.shape
         self._by_complement = 2 * self.rank > dimension
         self._columns = complement(protected) if self._by_complement else protected
+        self._probe: Tensor | None = None
 
     def __call__(self, matrix: Tensor) -> Tensor:
         """The part of each row of ``matrix`` that lies outside the protected directions."""
@@ -26,6 +27,23 @@ class Projector:
         columns = self._columns
         inside = ((matrix.to(columns.dtype) @ columns) @ columns.T).to(matrix.dtype)
         return inside if self._by_complement else matrix - inside
+
+    @property
+    def columns(self) -> int:
+        """How many columns it multiplies with: its cost."""
+        return self._columns.shape[1]
+
+    def changes(self, matrix: Tensor) -> bool:
+        """Whether it would take anything out of ``matrix``, judged by one direction drawn from the protected ones."""
+        if self.rank == 0:
+            return False
+        if self._probe is None:
+            drawn = torch.randn(len(self._columns), generator=torch.Generator().manual_seed(0)).to(self._columns)
+            self._probe = drawn - self(drawn.unsqueeze(0)).squeeze(0)
+            self._probe /= self._probe.norm()
+        probe = self._probe.to(matrix)
+        allowed = torch.finfo(matrix.dtype).eps ** 0.5 / len(probe) ** 0.5
+        return bool((matrix @ probe).norm() > allowed * matrix.norm())
 
 
 def complement(basis: Tensor) -> Tensor:

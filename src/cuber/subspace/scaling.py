@@ -2,44 +2,185 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
+
+from cuber.device import full_precision
+
+Columns = Tensor | slice
 
 
 @dataclass
+class LearntScaling:
+    """What is kept of a scaling: A, or ``support @ matrix`` where that is smaller."""
+
+    matrix: Tensor
+    support: Tensor | None = None
+
+    def whole(self) -> Tensor:
+        """A."""
+        return self.matrix if self.support is None else self.support @ self.matrix
+
+    @property
+    def nbytes(self) -> int:
+        return self.matrix.nbytes + (0 if self.support is None else self.support.nbytes)
+
+
+@dataclass(eq=False)
 class Scaling:
-    """``Q = I + A`` on one old task's subspace: ``W~ = W + (W B) A B'``. A starts at 0, so W~ starts at W."""
+    """``Q = I + A`` on one old task's subspace: ``W~ = W + (W B) A B'``. A starts at 0, so W~ starts at W.
+
+    A is ``support @ matrix``, or the matrix itself where there is no support. The gradient of A, ``(W B)' G B``, has no
+    part outside the rows of ``W B``; where these are few, so is what there is of A to learn, and orthonormal
+    coordinates for it are as good as A's own: gradient descent makes the same steps in both.
+    """
 
     basis: Tensor
     matrix: nn.Parameter
+    support: Tensor | None = None
+    """r x q, orthonormal."""
+    pool: tuple[Tensor, Tensor] | None = None
+    """Where the basis comes from, and which of its columns: bases out of one pool are multiplied with together."""
 
     @classmethod
-    def identity(cls, basis: Tensor, *, like: Tensor) -> Scaling:
+    def identity(cls, basis: Tensor, *, like: Tensor, **rest: Tensor | tuple[Tensor, Tensor] | None) -> Scaling:
         """A scaling that changes nothing yet, for a weight such as ``like``."""
-        basis = basis.to(like)
+        scaling = cls(basis.to(like), nn.Parameter(basis.new_zeros(0)), **rest)  # type: ignore[arg-type]
         rank = basis.shape[1]
-        return cls(basis, nn.Parameter(basis.new_zeros(rank, rank)))
+        support = scaling.support
+        scaling.matrix = nn.Parameter(like.new_zeros(rank if support is None else support.shape[1], rank))
+        return scaling
+
+    @property
+    def left(self) -> Tensor:
+        """``W~ = W + (W left) matrix B'``."""
+        return self.basis if self.support is None else self.basis @ self.support.to(self.basis)
+
+    def learnt(self) -> LearntScaling:
+        """A copy of what has been learnt so far."""
+        return LearntScaling(self.matrix.detach().clone(), self.support)
 
     def follow(self, weight: Tensor) -> None:
         """Go where the weight has gone, when a model is moved to another device or type."""
-        if self.basis.device != weight.device or self.basis.dtype != weight.dtype:
-            self.basis = self.basis.to(weight)
+        self.basis = self.basis.to(weight)
+        if self.matrix.device != weight.device or self.matrix.dtype != weight.dtype:
             self.matrix.data = self.matrix.data.to(weight)
 
 
-def scaled_weight(weight: Tensor, scalings: Iterable[Scaling]) -> Tensor:
+def support_of(weight: Tensor, basis: Tensor, free: Tensor) -> Tensor | None:
+    """The support of every A that can be learnt while W may move along the ``free`` columns of the basis only.
+
+    None where it is not much smaller than A.
+    """
+    outputs, rank = len(weight), basis.shape[1]
+    if 2 * (outputs + int(free.sum())) > rank:
+        return None
+    read = torch.cat([(weight.to(basis) @ basis).T, torch.eye(rank).to(basis)[:, free]], dim=1)
+    exact = read.cpu().double() if read.device.type == "mps" else read.double()  # Apple's GPUs have no float64
+    return torch.linalg.qr(exact).Q.to(basis)
+
+
+def scaled_weight(weight: Tensor, scalings: Sequence[Scaling]) -> Tensor:
     """``W + sum over j of (W B_j) A_j B_j'``."""
-    effective = weight
-    for scaling in scalings:
-        effective = effective + ((weight @ scaling.basis) @ scaling.matrix) @ scaling.basis.T
-    return effective
+    return Mixing(scalings, weight).weight(weight) if scalings else weight
 
 
-def scaled_input(vectors: Tensor, scalings: Iterable[Scaling]) -> Tensor:
-    """The same from the other side: ``W~ x = W x~`` with ``x~ = x + sum over j of B_j A_j B_j' x``."""
-    effective = vectors
-    for scaling in scalings:
-        effective = effective + ((vectors @ scaling.basis) @ scaling.matrix.T) @ scaling.basis.T
-    return effective
+def scaled_input(vectors: Tensor, scalings: Sequence[Scaling]) -> Tensor:
+    """The same from the other side: ``W~ x = W x~`` with ``x~ = x + sum over j of B_j A_j' B_j' x``."""
+    return Mixing(scalings, vectors).input(vectors) if scalings else vectors
+
+
+class Mixing:
+    """Several scalings of one weight, with what their bases have in common multiplied once.
+
+    ``x -> x + sum over j of ((x B_j) M_j') L_j'`` for inputs, and its adjoint for weights.
+    """
+
+    def __init__(self, scalings: Sequence[Scaling], weight: Tensor) -> None:
+        self.scalings = list(scalings)
+        for scaling in self.scalings:
+            scaling.follow(weight)
+        self.bases, self.sources = _joined(self.scalings)
+        """All the B_j, and which of the columns belong to which."""
+        self.lefts, self.targets = self.bases, list(self.sources)
+        """All the L_j, likewise."""
+        thin = [scaling for scaling in self.scalings if scaling.support is not None]
+        if thin:
+            whole = [] if len(thin) == len(self.scalings) else [self.bases]
+            with full_precision(weight.device):
+                self.lefts = torch.cat([*whole, *(scaling.left for scaling in thin)], dim=1)
+            start = sum(columns.shape[1] for columns in whole)
+            for position, scaling in enumerate(self.scalings):
+                if scaling.support is not None:
+                    self.targets[position] = slice(start, start := start + len(scaling.matrix))
+
+    def fits(self, scalings: Sequence[Scaling], weight: Tensor) -> bool:
+        """Whether these are still the scalings, and where the weight is."""
+        same = self.scalings == scalings  # no two of them are equal, so this compares identities
+        return same and self.bases.device == weight.device and self.bases.dtype == weight.dtype
+
+    def input(self, vectors: Tensor) -> Tensor:
+        """``x~`` for every vector: the last dimension of a tensor of any shape."""
+        coordinates = vectors @ self.bases
+        parts = [
+            _select(coordinates, source) @ scaling.matrix.mT
+            for source, scaling in zip(self.sources, self.scalings, strict=True)
+        ]
+        return vectors + _place(parts, self.targets, self.lefts.shape[1]) @ self.lefts.mT
+
+    def weight(self, weight: Tensor) -> Tensor:
+        """``W~``."""
+        coordinates = weight @ self.lefts
+        parts = [
+            _select(coordinates, target) @ scaling.matrix
+            for target, scaling in zip(self.targets, self.scalings, strict=True)
+        ]
+        return weight + _place(parts, self.sources, self.bases.shape[1]) @ self.bases.mT
+
+
+def _joined(scalings: list[Scaling]) -> tuple[Tensor, list[Columns]]:
+    """The columns of all bases, those out of one pool once, and where in them each basis is."""
+    pools = {id(scaling.pool[0]) if scaling.pool is not None else None for scaling in scalings}
+    if len(scalings) > 1 and len(pools) == 1 and scalings[0].pool is not None:
+        basis, _ = scalings[0].pool
+        owned = [scaling.pool[1] for scaling in scalings if scaling.pool is not None]
+        union = torch.stack(owned).any(0)
+        return basis[:, union].to(scalings[0].basis), [_columns(mask[union]) for mask in owned]
+    starts = torch.tensor([0, *(scaling.basis.shape[1] for scaling in scalings)]).cumsum(0).tolist()
+    return torch.cat([scaling.basis for scaling in scalings], dim=1), [slice(*ends) for ends in pairwise(starts)]
+
+
+def _columns(mask: Tensor) -> Columns:
+    """The columns that are True: a slice where they lie together, which needs no copy."""
+    indices = mask.nonzero().flatten()
+    first, count = (int(indices[0]), len(indices)) if len(indices) else (0, 0)
+    return slice(first, first + count) if bool(mask[first : first + count].all()) else indices
+
+
+def _select(coordinates: Tensor, columns: Columns) -> Tensor:
+    return coordinates[..., columns] if isinstance(columns, slice) else coordinates.index_select(-1, columns)
+
+
+def _place(parts: list[Tensor], places: list[Columns], width: int) -> Tensor:
+    """The sum of the parts, each at its columns."""
+    if _side_by_side(places, width):
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+    total = parts[0].new_zeros(*parts[0].shape[:-1], width)
+    for part, columns in zip(parts, places, strict=True):
+        if isinstance(columns, slice):
+            columns = torch.arange(columns.start, columns.stop, device=part.device)
+        total = total.index_add(-1, columns, part)
+    return total
+
+
+def _side_by_side(places: list[Columns], width: int) -> bool:
+    ends = [0]
+    for columns in places:
+        if not isinstance(columns, slice) or columns.start != ends[-1]:
+            return False
+        ends.append(columns.stop)
+    return ends[-1] == width

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from cuber.device import device_of
 from cuber.layers import evaluation_mode
 from cuber.methods.method import LossFunction
 from cuber.streams import FixedLoader, Part
@@ -44,7 +45,7 @@ def evaluate(
 
     ``order`` is the seed of another order of the samples, which matters where batches are normalized by themselves.
     """
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
     with evaluation_mode(model):
