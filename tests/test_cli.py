@@ -185,6 +185,8 @@ def test_data_lists_the_datasets(cuber, data_dir):
         (["run", "--set", "epz1=0.5"], r"there is no setting of CUBER 'epz1'; did you mean 'eps1'\?"),
         (["run", "--method", "finetune", "--set", "lam=1"], "there is no setting of FineTune 'lam'"),
         (["run", "--set", "eps1"], "--set takes name=value, not 'eps1'"),
+        (["run", "--set", "threshold="], "--set takes name=value, not 'threshold='"),
+        (["run", "--set", "eps1=1", "--set", "eps1=2"], "--set has two values for eps1, '1' and '2': give it one"),
         (["run", "--set", "eps1=-1"], "eps1 must be a number of at least 0, not -1"),
         (["run", "--set", "lam=-0.5"], "lam must be a number of at least 0, not -0.5"),
         (["run", "--set", "lam=much"], "lam must be a number of at least 0, not 'much'"),

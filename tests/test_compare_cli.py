@@ -46,7 +46,7 @@ def test_tables_and_what_is_not_in_them(cuber, runs):
     assert "trgp 3 81.00±1.00 0.00±0.00" in lines
     assert "cuber 3 82.50±2.50 +0.10±0.00" in lines
     assert "Differences to trgp with the same seeds on made-up" in lines
-    assert "(cuber on made-up, seed 3): incomplete, 0 tasks learnt" in " ".join(lines[-2:])
+    assert "(cuber on made-up, seed 3): stopped, 0 tasks learnt" in " ".join(lines[-2:])
     assert max(len(line.rstrip()) for line in out.split("Not counted")[0].splitlines()) <= 80
 
 
@@ -86,12 +86,12 @@ def test_a_name_means_nothing_where_nothing_has_finished(cuber, tmp_path):
 
 
 def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path):
-    write(tmp_path / "a", config="")
+    write(tmp_path / "a", config="[experiment]")
     write(tmp_path / "b", result_json="{")
     code, out, err = cuber("compare", tmp_path)
     assert code == 2
     assert err == "cuber: none of 2 runs has finished, so there is nothing to compare\n"
-    assert f"{tmp_path / 'a'}: incomplete, 0 tasks learnt" in out
+    assert f"{tmp_path / 'a'}: stopped, 0 tasks learnt" in out
     assert f"{tmp_path / 'b' / 'result.json'} is damaged" in out
 
 

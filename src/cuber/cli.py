@@ -92,12 +92,10 @@ def run(
     console = _console()
     from cuber.experiments import Experiment
     from cuber.experiments import run as run_experiment
-    from cuber.methods import find_method
-    from cuber.methods.settings import parse_settings
+    from cuber.methods.settings import parse_settings, read_value
     from cuber.report import Bars, Lines, show_result, show_summary
     from cuber.training import Stopped, UnwrittenResultError
 
-    given = parse_settings(find_method(method), settings or [])
     experiment = Experiment(
         benchmark=benchmark,
         method=method,
@@ -106,7 +104,7 @@ def run(
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
-        settings=given,
+        settings={name: read_value(text) for name, text in parse_settings(settings or []).items()},
         threads=threads,
         patience=patience,
         factor=factor,

@@ -24,7 +24,7 @@ def grid(
     out: Annotated[str, typer.Option(metavar="DIR", help="A directory for each run is made in it.")] = "runs",
     jobs: Annotated[int, typer.Option(min=1, help="How many runs at a time.")] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="For each run; else the cores are divided among the jobs.")
+        int | None, typer.Option(help="For each run that begins; else the cores are divided among the jobs.")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -39,6 +39,7 @@ def grid(
     protocol: Annotated[str | None, typer.Option(help="As in cuber run.")] = None,
     data_dir: DataDir = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try those again that have failed before.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start all of them over, whatever is there.")] = False,
 ) -> None:
     """Run every combination of methods, seeds and settings; the same command again goes on with what is left."""
     from rich.console import Console
@@ -54,27 +55,26 @@ def grid(
     fixed: dict[str, Any] = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     if len(what) == 1 and what[0].endswith(".toml"):
         also = {"--methods": methods, "--seeds": seeds, "--set": settings, **fixed}
-        if any(also.values()):
-            given = ", ".join(name for name, value in also.items() if value)
-            raise CuberError(f"with a file, {given} must be said in it")
+        given = [name for name, value in also.items() if value is not None]
+        if given:
+            raise CuberError(f"with a file, {', '.join(given)} must be said in it")
         cells = read_grid(what[0], out)
     else:
         cells = make_grid(
             out, what, (methods or "cuber").split(","), numbers(seeds or "0-4"), _values(settings or []), **fixed
         )
-    share = threads or max(1, (os.cpu_count() or 1) // jobs)
+    share = max(1, (os.cpu_count() or 1) // jobs)
     cells = [
-        dataclasses.replace(
-            cell, experiment=dataclasses.replace(e, threads=threads or e.threads or e.preset.threads or share)
-        )
+        dataclasses.replace(cell, experiment=dataclasses.replace(e, threads=chosen))
         for cell in cells
         for e in [cell.experiment]
+        for chosen in [threads if threads is not None else e.threads or e.preset.threads or share]
     ]
     console, executor = Console(), LocalProcesses(jobs)
     signal.signal(signal.SIGTERM, lambda *_: executor.stop())
     with (GridTable if console.is_terminal else GridLines)(console) as watch:
         try:
-            standings = run_grid(cells, executor, retry=retry, watch=watch)
+            standings = run_grid(cells, executor, retry=retry, fresh=fresh, watch=watch)
         except KeyboardInterrupt:
             executor.stop(signal.SIGINT)
             executor.shutdown()
@@ -89,13 +89,10 @@ def grid(
 
 def _values(assignments: list[str]) -> dict[str, list[Any]]:
     """``["eps2=0,0.1"]`` as ``{"eps2": [0, 0.1]}``."""
-    from cuber.methods.settings import read_value
+    from cuber.methods.settings import parse_settings, read_value
 
     values: dict[str, list[Any]] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise CuberError(f"--set takes name=value,value,..., not '{assignment}'")
-        whole = read_value(f"[{text}]") if text else []
+    for name, text in parse_settings(assignments).items():
+        whole = read_value(f"[{text}]")
         values[name] = whole if isinstance(whole, list) else [read_value(part) for part in text.split(",")]
     return values

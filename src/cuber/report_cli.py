@@ -24,13 +24,16 @@ def report(
     page = Path(output)
     if page.is_dir() or not page.name:
         raise CuberError(f"--output takes the name of a file, and '{output}' is a directory")
+    if figures is not None and Path(figures).exists() and not Path(figures).is_dir():
+        raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
+    from cuber.files import write_atomically
     from cuber.report.figures import save_all
     from cuber.report.page import render
 
     content = _content(runs)
     text = render(content)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8")
+    write_atomically(page, text)
     missing = f", {len(content.unfinished)} not finished" if content.unfinished else ""
     print(f"{page}: {content.runs} finished runs{missing}")
     if figures is not None:

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from cuber import CuberError
-from cuber.experiments.results import DAMAGED, FAILED, FINISHED, INCOMPLETE, load
+from cuber.experiments.results import DAMAGED, FAILED, FINISHED, RUNNING, STOPPED, load
+from cuber.training import RunDirectory
 from tests.made_up import MATRIX, result, write
 
 CONFIG = """
@@ -56,7 +57,7 @@ def test_how_far_an_unfinished_run_got(tmp_path):
         {"event": "resumed"},
     )
     (run,) = load([write(tmp_path, config=CONFIG, log_jsonl=log + '[1]\n{"event": "epoch", "ta')])
-    assert (run.state, run.reason) == (INCOMPLETE, "1 of 3 tasks learnt, epoch 2 of the next")
+    assert (run.state, run.reason) == (STOPPED, "1 of 3 tasks learnt, epoch 2 of the next")
     assert run.result is None
     assert run.name == "gpm on split-digits, seed 3"
 
@@ -69,7 +70,23 @@ def test_between_two_tasks_no_epoch_is_named(tmp_path):
 
 def test_a_run_that_has_only_begun(tmp_path):
     (run,) = load([write(tmp_path, config='[experiment]\nmethod = "gpm"\nseed = 0\n')])
-    assert (run.state, run.reason, run.name) == (INCOMPLETE, "0 tasks learnt", "seed 0")
+    assert (run.state, run.reason, run.name) == (STOPPED, "0 tasks learnt", "seed 0")
+
+
+def test_a_run_that_somebody_is_at_work_on(tmp_path):
+    """Asked without taking the directory away: who holds it goes on holding it, and who wants it gets it."""
+    write(tmp_path, config=CONFIG)
+    with RunDirectory(tmp_path):
+        assert [run.state for run in load([tmp_path])] == [RUNNING]
+    assert [run.state for run in load([tmp_path])] == [STOPPED]
+    with RunDirectory(tmp_path):
+        pass
+
+
+def test_a_run_that_was_replaced_is_none(tmp_path):
+    write(tmp_path, result(seed=1))
+    write(tmp_path / "replaced", result(seed=0))
+    assert [run.result.seed for run in load([tmp_path])] == [1]
 
 
 def test_a_failure_says_why(tmp_path):
@@ -124,6 +141,13 @@ def test_a_damaged_or_foreign_result_is_a_sentence_that_names_the_file(tmp_path,
         ("bytes", [3]),
         ("bytes", [{"bases": None}]),
         ("settings", []),
+        ("tasks", [{"name": 3}, {"name": "b"}, {"name": "c"}]),
+        ("tasks", [{}, {}, {}]),
+        ("pool", 3),
+        ("pool", [3]),
+        ("pool", [{"a": 3}]),
+        ("pool", [{"a": {"size": 3}}]),
+        ("pool", [{"a": {"size": 3, "dimension": 0}}]),
         ("notes", [3]),
     ],
 )

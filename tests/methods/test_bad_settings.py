@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, CuberError, FineTune
-from cuber.methods.settings import for_layer, parse_settings, settings_of
+from cuber.methods.settings import check_values, for_layer, parse_settings, read_value, settings_of
 from tests.loops import learn, loss_fn, sgd, train
 from tests.models import CASES
 
@@ -108,18 +108,25 @@ def test_a_name_that_is_no_layer_is_told_by_the_layer_that_is_missing() -> None:
 
 
 def test_settings_are_read_from_text_and_unknown_ones_answered_with_the_nearest() -> None:
-    assert parse_settings(CUBER, ["eps1=0.4", "threshold=[0.9, 0.95]", "check=step", "selected=1"]) == {
-        "eps1": 0.4,
-        "threshold": [0.9, 0.95],
-        "check": "step",
-        "selected": 1,
-    }
+    texts = parse_settings(["eps1=0.4", "threshold=[0.9, 0.95]", "check=step", "selected=1"])
+    values = {name: read_value(text) for name, text in texts.items()}
+    assert values == {"eps1": 0.4, "threshold": [0.9, 0.95], "check": "step", "selected": 1}
+    check_values(CUBER, values)
     with pytest.raises(CuberError, match=r"no setting of CUBER 'esp1'; did you mean 'eps1'"):
-        parse_settings(CUBER, ["esp1=0.4"])
-    with pytest.raises(CuberError, match="takes name=value, not 'eps1'"):
-        parse_settings(CUBER, ["eps1"])
+        check_values(CUBER, {"esp1": 0.4})
     with pytest.raises(CuberError, match="eps1 must be a number of at least 0, not -1"):
-        parse_settings(CUBER, ["eps1=-1"])
+        check_values(CUBER, {"eps1": -1})
+
+
+@pytest.mark.parametrize("text", ["eps1", "eps1=", "=1", ""])
+def test_what_is_no_assignment(text: str) -> None:
+    with pytest.raises(CuberError, match=f"--set takes name=value, not '{text}'"):
+        parse_settings([text])
+
+
+def test_two_values_for_one_setting() -> None:
+    with pytest.raises(CuberError, match="--set has two values for eps1, '1' and '2': give it one"):
+        parse_settings(["eps1=1", "eps1=2"])
 
 
 def test_a_model_that_is_wrapped_for_something_else_is_still_a_model() -> None:

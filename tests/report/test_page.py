@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import subprocess
 import sys
@@ -280,6 +281,36 @@ def test_the_command(tmp_path, capsys):
     assert {"made-up_acc-against-bwt.svg", "made-up_cuber-eps1=0.5_accuracy-matrix.png"} <= names
     assert "made-up_cuber-eps1=0.5_seed-1_regimes.png" in names
     assert b"<svg" in (figures / "made-up_memory.svg").read_bytes()
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path, capsys, monkeypatch):
+    put(tmp_path / "run", result_json=result(tasks=2))
+    (tmp_path / "page.html").write_text("the one before")
+    (tmp_path / "file").touch()
+    for figures, fails in ((tmp_path / "file", lambda *_: None), (tmp_path / "figures", full_disk)):
+        monkeypatch.setattr(os, "fsync", fails)
+        with pytest.raises(SystemExit) as exit:
+            main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "page.html"), "--figures", str(figures)])
+        assert exit.value.code == 2
+        assert (tmp_path / "page.html").read_text() == "the one before"
+    sentences = capsys.readouterr().err.splitlines()
+    assert sentences[0] == f"cuber: --figures takes a directory, and '{tmp_path / 'file'}' is a file"
+    assert sentences[1].endswith("No space left on device")
+    assert sorted(os.listdir(tmp_path)) == ["file", "page.html", "run"]
+
+
+def full_disk(*_):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("damage", [{"pool": [3]}, {"tasks": [{"name": 3}, {}]}])
+def test_a_damaged_result_is_not_drawn(damage, tmp_path, capsys):
+    put(tmp_path / "a", result_json=result(tasks=2))
+    put(tmp_path / "b", result_json=result(tasks=2, seed=1) | damage)
+    with pytest.raises(SystemExit) as exit:
+        main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")])
+    assert not exit.value.code
+    assert "1 finished runs, 1 not finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,6 @@ def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
         "000005.safetensors",
     ]
     assert checkpoints.load()["step"] == 4
-    checkpoints.clear()
-    assert checkpoints.load() is None
-    assert not (tmp_path / "checkpoint").exists()
 
 
 def cut_short(path: Path) -> None:
@@ -131,6 +128,35 @@ def test_a_damaged_one_is_noticed_and_the_one_before_is_used(tmp_path: Path, nam
     else:
         with pytest.warns(CuberWarning, match=r"000002.json is damaged .*: the one before it is used"):
             assert checkpoints.load()["step"] == 1
+
+
+def test_the_last_two_that_are_whole_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in (1, 2):
+        checkpoints.save({"step": step})
+    emptied(tmp_path / "000002.json")
+    resumed = Checkpoints(tmp_path)
+    with pytest.warns(CuberWarning):
+        resumed.load()
+    resumed.save({"step": 3})
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["000001.json", "000003.json"]
+    emptied(tmp_path / "000003.json")
+    with pytest.warns(CuberWarning):
+        assert Checkpoints(tmp_path).load() == {"step": 1}
+
+
+def test_folders_of_others_are_no_hindrance(tmp_path: Path) -> None:
+    for name in (".ipynb_checkpoints", "mine", ".1.2.3"):
+        (tmp_path / name).mkdir()
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save({"step": 1})
+    assert checkpoints.load() == {"step": 1}
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").touch()
+    with pytest.raises(CuberError, match=r"checkpoint is a file where a folder should be: start over with --fresh"):
+        Checkpoints(tmp_path / "checkpoint").load()
 
 
 def test_where_none_is_whole_a_sentence_says_so(tmp_path: Path) -> None:

@@ -163,12 +163,17 @@ def test_datasets_and_tensors_train_alike():
     assert results[0].accuracy == results[1].accuracy
 
 
+HALF = "SGD(lr=0.005, momentum=0.5, nesterov=True)"
+
+
 def test_other_optimizers():
     stream = small.stream(2, shared_head=True)
     for factory, name in [
         (torch.optim.Adam, "Adam"),
         (functools.partial(torch.optim.SGD, momentum=0.9), "SGD(momentum=0.9)"),
-        (lambda parameters, lr: torch.optim.AdamW(parameters, lr), "<lambda>"),
+        (lambda parameters, lr: torch.optim.AdamW(parameters, lr), "AdamW"),
+        (lambda parameters, lr: torch.optim.SGD(parameters, lr / 2, nesterov=True, momentum=0.5), HALF),
+        (lambda parameters, lr: torch.optim.SGD([{"params": [p]} for p in parameters], lr), "SGD"),
     ]:
         learner = cuber.CUBER(small.model(shared_head=True))
         result = cuber.learn(learner, stream, epochs=3, lr=0.01, optimizer=factory)

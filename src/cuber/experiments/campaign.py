@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from cuber.errors import CuberError
 from cuber.experiments.grid import Cell
 from cuber.experiments.processes import work
-from cuber.training.directory import ERROR, LOG, read_config, ready_for_toml
+from cuber.experiments.results import progress, tasks_of, why_it_failed
+from cuber.training.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
+from cuber.training.directory import ERROR
 from cuber.training.result import FILE_NAME, Result
 
 WAITING, RUNNING, FINISHED, FAILED, STOPPED = "waiting", "running", "finished", "failed", "stopped"
@@ -48,17 +47,24 @@ Watch = Callable[[Sequence[Standing]], None]
 
 
 def run_grid(
-    cells: Sequence[Cell], executor: Executor, *, retry: bool = False, watch: Watch | None = None
+    cells: Sequence[Cell],
+    executor: Executor,
+    *,
+    retry: bool = False,
+    fresh: bool = False,
+    watch: Watch | None = None,
 ) -> list[Standing]:
     """Run every experiment that is not finished; those that have failed before only where asked to ``retry``.
 
+    A run that goes on keeps its number of threads, on which its bits depend; ``fresh`` starts all of them over.
     ``executor`` has ``submit``, as those of concurrent.futures: it may run things anywhere that sees the directories.
     """
-    standings = [_before(cell, retry) for cell in cells]
+    standings = [Standing(cell) if fresh else _before(cell, retry) for cell in cells]
     futures: dict[Future[None], Standing] = {}
     for standing in standings:
         if standing.state == WAITING:
-            futures[executor.submit(work, standing.cell.experiment, standing.cell.directory)] = standing
+            cell = standing.cell
+            futures[executor.submit(work, cell.experiment, cell.directory, fresh=fresh)] = standing
     pending = set(futures)
     while pending:
         done, pending = wait(pending, timeout=SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
@@ -72,15 +78,24 @@ def run_grid(
 
 
 def _before(cell: Cell, retry: bool) -> Standing:
-    standing = Standing(cell)
-    if (cell.directory / FILE_NAME).exists():
-        different = _differences(cell)
+    """By what is in its directory, as far as that is the same run: one that is finished, has failed, or may go on."""
+    directory = cell.directory
+    if not any((directory / name).exists() for name in (CONFIG, FILE_NAME)):
+        return Standing(cell)
+    try:
+        there = read_config(directory)
+        different = _differences(cell, there)
         if different:
-            return dataclasses.replace(standing, state=FAILED, message=f"holds another run: {different}")
-        _finish(standing)
-    elif (cell.directory / ERROR).exists() and not retry:
-        standing.state, standing.message = FAILED, f"failed before: {_word(cell.directory)}"
-    return standing
+            sentence = f"holds another run: {different}; choose another --out, or start over with --fresh"
+            return Standing(cell, FAILED, sentence)
+        if (directory / FILE_NAME).exists():
+            return _finished(cell)
+        if (directory / ERROR).exists() and not retry:
+            return Standing(cell, FAILED, f"failed before: {why_it_failed(directory)}")
+        threads = there["experiment"].get("threads", cell.experiment.threads)
+        return Standing(replace(cell, experiment=replace(cell.experiment, threads=threads)))
+    except CuberError as error:
+        return Standing(cell, FAILED, str(error))
 
 
 def _meanwhile(standing: Standing, future: Future[None]) -> None:
@@ -93,61 +108,37 @@ def _meanwhile(standing: Standing, future: Future[None]) -> None:
 
 def _after(standing: Standing, future: Future[None]) -> None:
     error = KeyboardInterrupt() if future.cancelled() else future.exception()
-    if error is None:
-        _finish(standing)
-    elif isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt):
         standing.state = STOPPED
-    else:
-        standing.state, standing.message = FAILED, _word(standing.cell.directory) or str(error)
-
-
-def _finish(standing: Standing) -> None:
-    try:
-        result = Result.load(standing.cell.directory)
-    except CuberError as error:
-        standing.state, standing.message = FAILED, str(error)
         return
-    bwt = "" if result.bwt is None else f"  BWT {result.bwt:+.2f}"
-    standing.state, standing.done, standing.message = FINISHED, 1.0, f"ACC {result.acc:.2f}{bwt}"
-
-
-def _word(directory: Path) -> str:
-    """What a run that has failed left behind."""
     try:
-        return json.loads((directory / ERROR).read_text(encoding="utf-8"))["message"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        if error is not None:
+            raise error
+        ended = _finished(standing.cell)
+        standing.state, standing.done, standing.message = ended.state, ended.done, ended.message
+    except Exception as why:
+        standing.state, standing.message = FAILED, str(why) or type(why).__name__
+
+
+def _finished(cell: Cell) -> Standing:
+    result = Result.load(cell.directory)
+    bwt = "" if result.bwt is None else f"  BWT {result.bwt:+.2f}"
+    return Standing(cell, FINISHED, f"ACC {result.acc:.2f}{bwt}", done=1.0)
 
 
 def part_done(cell: Cell) -> float:
-    """How far a run has come, by its log."""
+    """How far a run has come, from 0 to 1."""
     try:
-        tasks = len(read_config(cell.directory)["stream"]["tasks"])
-        lines = (cell.directory / LOG).read_text(encoding="utf-8").splitlines()
-    except (OSError, KeyError, ValueError):
+        tasks = tasks_of(read_config(cell.directory))
+    except CuberError:
         return 0.0
-    for line in reversed(lines):
-        try:
-            event = json.loads(line)
-        except ValueError:  # the last line of a process that was killed while it wrote
-            continue
-        if event["event"] == "evaluation":
-            return sum(value is not None for value in event["accuracy"]) / tasks
-        if event["event"] == "epoch":
-            return (event["task"] + event["epoch"] / cell.experiment.training().epochs) / tasks
-    return 0.0
+    learnt, epoch = progress(cell.directory)
+    return (learnt + epoch / cell.experiment.training().epochs) / tasks if tasks else 0.0
 
 
-def _differences(cell: Cell) -> str:
-    """Where a finished run is another than the one that is asked for."""
-    try:
-        there = read_config(cell.directory)
-    except (OSError, ValueError) as error:
-        return f"cannot read its configuration ({error})"
-    wanted = cell.experiment.expected()
-    return "; ".join(
-        f"{table}.{key} was {there.get(table, {}).get(key)!r} and is now {value!r}"
-        for table, values in ready_for_toml(wanted).items()
-        for key, value in values.items()
-        if there.get(table, {}).get(key) != value
-    )
+def _differences(cell: Cell, there: Config) -> str:
+    """Where a run is another than the one that is asked for."""
+    wanted = ready_for_toml(cell.experiment.expected())
+    asked = {table: {**there.get(table, {}), **values} for table, values in wanted.items()}
+    known = {table: values for table, values in there.items() if table in wanted}
+    return listed(list(differences(known, asked).values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +12,14 @@ from cuber.errors import CuberError, unknown
 from cuber.experiments.benchmark import Benchmark, Protocol
 from cuber.experiments.presets import BENCHMARKS
 from cuber.methods import METHODS, Method, find_method
-from cuber.methods.settings import LARGEST, is_number, short
+from cuber.methods.settings import LARGEST, check_values, is_number, short
 from cuber.streams import Stream
 from cuber.training import Training, check_seed
 
 LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor", "evaluation_batch_size")
 """Fields of an experiment that are settings of the training loop."""
+TEXTS, TABLES = ("benchmark", "method", "protocol", "data_dir"), ("settings", "options")
+"""Fields that are text, if anything, and those that are tables."""
 MOST_THREADS = 1024
 
 
@@ -47,6 +50,7 @@ class Experiment:
     data_dir: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         if self.benchmark not in BENCHMARKS:
             raise unknown("benchmark", self.benchmark, BENCHMARKS)
         find_method(self.method)
@@ -56,6 +60,7 @@ class Experiment:
             if value is not None and (not is_number(value, whole=True) or not 1 <= value <= most):
                 limits = f"from 1 to {most}" if most < LARGEST else "of at least 1"
                 raise CuberError(f"{name} must be a whole number {limits}, not {short(value)}")
+        check_values(self.method_class, self.settings)
         self._check_options()
         self._protocol()
         self.training()
@@ -127,6 +132,17 @@ class Experiment:
         if self.protocol not in protocols:
             raise unknown("protocol", self.protocol, protocols)
         return protocols[self.protocol]
+
+    def _check_kinds(self) -> None:
+        for name in TEXTS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str | os.PathLike):
+                raise CuberError(f"{name} must be text, not {short(value)}")
+        for name in TABLES:
+            if not isinstance(getattr(self, name), Mapping):
+                raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
+        if self.tasks is not None and not is_number(self.tasks, whole=True):
+            raise CuberError(f"tasks must be a whole number, not {short(self.tasks)}")
 
     def _check_options(self) -> None:
         for name, value in self.options.items():

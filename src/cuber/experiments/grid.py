@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from cuber.errors import CuberError
 from cuber.experiments.config import Experiment
-from cuber.methods.settings import settings_of
+from cuber.methods.settings import settings_of, short
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +24,7 @@ FIELDS = tuple(
     name for name in Experiment.__dataclass_fields__ if name not in ("benchmark", "method", "seed", "settings")
 )
 """What a grid file may fix for all of its experiments."""
+MOST_SEEDS = 10_000
 KEYS = ("benchmarks", "methods", "seeds", "settings", *FIELDS)
 
 
@@ -48,6 +50,8 @@ def grid(
     ['runs/split-digits/gpm/seed-3', 'runs/split-digits/trgp-eps1=0.4/seed-3', 'runs/split-digits/trgp-eps1=0.5/seed-3']
     """
     swept = dict(settings or {})
+    for what, values in {"benchmark": benchmarks, "method": methods, "seed": seeds, **swept}.items():
+        _check_once(what, values)
     cells, used = [], set()
     for benchmark, method in itertools.product(benchmarks, methods):
         first = Experiment(benchmark, method, **fixed)
@@ -61,10 +65,10 @@ def grid(
             for seed in seeds:
                 directory = Path(out) / benchmark / name / f"seed-{seed}"
                 cells.append(Cell(replace(first, seed=seed, settings=chosen), directory))
+    if not cells:
+        raise CuberError("a grid needs at least one benchmark, one method, one seed and one value of each setting")
     for name in swept.keys() - used:
         raise CuberError(f"none of the methods {', '.join(methods)} has a setting '{name}'")
-    if not cells:
-        raise CuberError("a grid needs at least one benchmark, one method and one seed")
     return cells
 
 
@@ -85,11 +89,16 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
         if key not in given:
             raise CuberError(f"{path} lacks '{key}'")
     seeds = given.pop("seeds")
-    settings = {name: _several(value) for name, value in given.pop("settings", {}).items()}
+    settings = given.pop("settings", {})
+    if not isinstance(settings, dict):
+        raise CuberError(f"{path}: settings must be a table of names and values, not {short(settings)}")
+    settings = {name: _several(value) for name, value in settings.items()}
     benchmarks, methods = (_several(given.pop(key)) for key in ("benchmarks", "methods"))
-    return grid(
-        out, benchmarks, methods, numbers(seeds) if isinstance(seeds, str) else _several(seeds), settings, **given
-    )
+    try:
+        seeds = numbers(seeds) if isinstance(seeds, str) else _several(seeds)
+        return grid(out, benchmarks, methods, seeds, settings, **given)
+    except CuberError as error:
+        raise CuberError(f"{path}: {error}") from error
 
 
 def numbers(text: str) -> list[int]:
@@ -103,10 +112,22 @@ def numbers(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise CuberError(f"seeds are given as 0-4 or 0,2,5, not '{text}'")
-        found += range(int(first), int(last if dash else first) + 1)
-    if not found:
-        raise CuberError(f"'{text}' names no seed: the first comes before the last, as in 0-4")
-    return list(dict.fromkeys(found))
+        bounds = [int(number[:20]) for number in (first, last if dash else first)]  # no seed has so many digits
+        span = range(bounds[0], bounds[1] + 1)
+        if not span:
+            raise CuberError(f"'{part}' names no seed: the first comes before the last, as in 0-4")
+        if span[-1] - span[0] >= MOST_SEEDS:
+            raise CuberError(f"{short(part)} names more than {MOST_SEEDS} seeds: choose some of them")
+        found += span
+    return found
+
+
+def _check_once(what: str, values: Sequence[Any]) -> None:
+    """Raise a sentence where the same is given twice, which would be one run in two processes."""
+    counts = Counter(value if isinstance(value, int | float | str) else repr(value) for value in values)
+    for value, count in counts.items():
+        if count > 1:
+            raise CuberError(f"{what} {short(value)} is there {count} times: name it once")
 
 
 def _several(value: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import io
 import multiprocessing
 import os
 import signal
@@ -11,39 +11,59 @@ import sys
 import threading
 import traceback
 from concurrent.futures import Executor, Future
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from cuber.errors import CuberError
 from cuber.experiments.config import Experiment
-from cuber.files import write_atomically
-from cuber.training.directory import ERROR, OUTPUT
+from cuber.loggers import Logger
+from cuber.training.directory import OUTPUT, RunDirectory
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 class RunFailedError(CuberError):
-    """A run has come to no result; its directory says why."""
+    """A run has come to no result; any executor can carry this home."""
 
 
-def work(experiment: Experiment, directory: str | os.PathLike[str]) -> None:
+def work(experiment: Experiment, directory: str | os.PathLike[str], *, fresh: bool = False) -> None:
     """Run one experiment in its directory: all that an executor has to call, wherever it does so."""
     from cuber.experiments.run import run
 
-    path = Path(directory)
-    path.mkdir(parents=True, exist_ok=True)
-    with open(path / OUTPUT, "a", encoding="utf-8") as output, contextlib.redirect_stderr(output):
+    with Output(Path(directory) / OUTPUT) as output:
+        held = RunDirectory(directory, fresh=fresh, keep_failures=True, loggers=[output])
         try:
-            run(experiment, path)
+            run(experiment, held)
+        except CuberError as error:
+            raise RunFailedError(str(error)) from error
         except Exception as error:
             traceback.print_exc()
-            path.mkdir(parents=True, exist_ok=True)
-            message = str(error) or type(error).__name__
-            about = {"benchmark": experiment.benchmark, "method": experiment.method, "seed": experiment.seed}
-            word = {"message": message, "traceback": traceback.format_exc(), "experiment": about}
-            write_atomically(path / ERROR, json.dumps(word, indent=1))
-            raise RunFailedError(message) from error
+            raise RunFailedError(f"{type(error).__name__}: {error}") from error
+
+
+class Output(Logger):
+    """Has what is printed as an error, as a context manager, in a file; until the directory is ours, it waits."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._text = io.StringIO()
+        self._closing = contextlib.ExitStack()
+
+    def __enter__(self) -> Output:
+        self._closing.enter_context(contextlib.redirect_stderr(self._text))
+        return self
+
+    def start(self, config: dict[str, Any], position: Any | None) -> None:
+        file = self._closing.enter_context(self._path.open("a", encoding="utf-8", buffering=1))
+        file.write(self._text.getvalue())
+        self._text = io.StringIO()
+        self._closing.enter_context(contextlib.redirect_stderr(file))
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+        sys.stderr.write(self._text.getvalue())  # it never was
 
 
 class LocalProcesses(Executor):
@@ -87,11 +107,14 @@ class LocalProcesses(Executor):
                 future.cancel()
             if not future.set_running_or_notify_cancel():
                 return
-            process = self._context.Process(target=_call, args=(function, args, kwargs))
+            heard, said = self._context.Pipe(duplex=False)
+            process = self._context.Process(target=_call, args=(said, function, args, kwargs))
             process.start()
+            said.close()
             self._processes.add(process)
             if self._stopped:  # asked to while it was starting
                 process.terminate()
+            word = _last_word(heard)
             process.join()
             self._processes.discard(process)
         if process.exitcode == 0:
@@ -99,16 +122,35 @@ class LocalProcesses(Executor):
         elif self._stopped:
             future.set_exception(KeyboardInterrupt())
         else:
-            future.set_exception(RunFailedError(_how_it_ended(process.exitcode)))
+            future.set_exception(RunFailedError(word or _how_it_ended(process.exitcode)))
 
 
-def _call(function: Any, args: Any, kwargs: Any) -> None:
+def _call(said: Connection, function: Any, args: Any, kwargs: Any) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # a terminal's Ctrl-C is for whoever started us, who passes it on: twice would be in a hurry
+    threading.Thread(target=_stop_as_an_orphan, daemon=True).start()
     try:
         function(*args, **kwargs)
-    except (RunFailedError, KeyboardInterrupt):
-        sys.exit(1)  # said already where it belongs
+    except KeyboardInterrupt:
+        sys.exit(1)
+    except RunFailedError as error:
+        said.send(str(error))
+        sys.exit(1)
+
+
+def _stop_as_an_orphan() -> None:
+    """When whoever started us is gone, however it ended, stop where somebody can go on later."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _last_word(heard: Connection) -> str | None:
+    """Wait until a process says why it has failed; None where it ends without a word."""
+    with heard, contextlib.suppress(EOFError, OSError):
+        return heard.recv()
+    return None
 
 
 def _how_it_ended(code: int | None) -> str:

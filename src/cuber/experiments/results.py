@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,27 +11,16 @@ from typing import Any
 
 from cuber.errors import CuberError
 from cuber.training import Result
-from cuber.training.directory import CHECKPOINT, CONFIG, ERROR, LOG, read_config
+from cuber.training.config_file import CONFIG, read_config
+from cuber.training.directory import CHECKPOINT, ERROR, LOG
+from cuber.training.lock import is_held
+from cuber.training.replaced import REPLACED
 from cuber.training.result import FILE_NAME as RESULT
 
-FINISHED, INCOMPLETE, FAILED, DAMAGED = "finished", "incomplete", "failed", "damaged"
-
-KINDS: Mapping[str, type] = {
-    "benchmark": str,
-    "method": str,
-    "seed": int,
-    "tasks": list,
-    "settings": dict,
-    "training": dict,
-    "accuracy": list,
-    "reshuffled": list,
-    "regimes": list,
-    "seconds": list,
-    "bytes": list,
-    "machine": dict,
-    "notes": list,
-}
-"""What the values of a result must be for anyone to make tables of it."""
+FINISHED, FAILED, DAMAGED = "finished", "failed", "damaged"
+RUNNING, STOPPED, INCOMPLETE = "running", "stopped", "incomplete"
+STATES = {True: RUNNING, False: STOPPED, None: INCOMPLETE}
+"""Of a run without a result, by whether a process is at work on it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +29,7 @@ class Run:
 
     directory: Path
     state: str
-    """Finished, incomplete (running or stopped, nobody can tell), failed, or damaged."""
+    """Finished, running, stopped, failed, or damaged; incomplete where nobody can tell if it is running."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The tables of ``config.toml``; empty where there is none."""
     result: Result | None = None
@@ -88,8 +76,8 @@ def _search(path: Path) -> list[Path]:
 
 def _runs_below(path: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(path):
-        folders[:] = sorted(name for name in folders if name != CHECKPOINT)
-        if {CONFIG, RESULT, ERROR} & set(files):
+        folders[:] = sorted(name for name in folders if name.lstrip(".") not in (CHECKPOINT, REPLACED))
+        if {CONFIG, RESULT} & set(files):
             yield Path(folder)
 
 
@@ -97,102 +85,49 @@ def _read(directory: Path) -> Run:
     config: Mapping[str, Any] = {}
     try:
         if (directory / CONFIG).exists():
-            config = _config(directory)
+            config = read_config(directory)
         if (directory / RESULT).exists():
-            return Run(directory, FINISHED, config, _checked(Result.load(directory), directory / RESULT))
+            return Run(directory, FINISHED, config, Result.load(directory))
         if (directory / ERROR).exists():
-            message, about = _word(directory / ERROR)
-            config = config or {"experiment": about}
-            return Run(directory, FAILED, config, reason=f"{message} ({_progress(directory, config)})")
+            why = why_it_failed(directory)
+            return Run(directory, FAILED, config, reason=f"{why} ({_how_far(directory, config)})")
     except CuberError as error:
         return Run(directory, DAMAGED, config, reason=str(error))
-    return Run(directory, INCOMPLETE, config, reason=_progress(directory, config))
+    return Run(directory, STATES[is_held(directory)], config, reason=_how_far(directory, config))
 
 
-def _config(directory: Path) -> Mapping[str, Any]:
+def why_it_failed(directory: Path) -> str:
+    """The word that a run left which failed, in one line."""
+    path = directory / ERROR
     try:
-        return read_config(directory)
-    except (OSError, ValueError) as error:
-        raise CuberError(
-            f"{directory / CONFIG} is damaged, or not the configuration of a run ({_said(error)})"
-        ) from error
-
-
-def _word(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """Why a run failed, and what it was, where it failed too early to have a configuration."""
-    try:
-        word = json.loads(path.read_text(encoding="utf-8"))
-        lines = str(word["message"]).splitlines()
-        return lines[0] if lines else "no message", _table(word, "experiment")
+        lines = str(json.loads(path.read_text(encoding="utf-8"))["message"]).splitlines()
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CuberError(f"{path} is damaged, or not the error of a run ({_said(error)})") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise CuberError(f"{path} is damaged, or not the error of a run ({reason}): remove it") from error
+    return lines[0] if lines else "no message"
 
 
-def _checked(result: Result, path: Path) -> Result:
-    """The result, if tables can be made of it; else a sentence that names the file."""
-    wrong = _wrong(result)
-    if wrong is not None:
-        raise CuberError(f"{path} is damaged, or not the result of a run (its '{wrong}' makes no sense)")
-    return result
-
-
-def _wrong(result: Result) -> str | None:
-    """The first value that is none of its kind, or does not belong to so many tasks."""
-    for name, kind in KINDS.items():
-        if not isinstance(getattr(result, name), kind):
-            return name
-    tasks = len(result.tasks)
-    right = {
-        "tasks": tasks > 0 and all(isinstance(task, dict) for task in result.tasks),
-        "accuracy": _is_matrix(result.accuracy, tasks),
-        "accuracy_bare": result.accuracy_bare is None or _is_matrix(result.accuracy_bare, tasks),
-        "reshuffled": all(_are_numbers(row, tasks) for row in result.reshuffled),
-        "regimes": len(result.regimes) <= tasks and all(map(_are_regimes, enumerate(result.regimes))),
-        "seconds": bool(result.seconds) and all(map(_is_number, result.seconds)),
-        "bytes": bool(result.bytes) and all(map(_are_sizes, result.bytes)),
-        "notes": all(isinstance(note, str) for note in result.notes),
-    }
-    return next((name for name in right if not right[name]), None)
-
-
-def _are_sizes(by_kind: Any) -> bool:
-    return isinstance(by_kind, dict) and all(map(_is_number, by_kind.values()))
-
-
-def _are_regimes(of_task: tuple[int, Any]) -> bool:
-    task, by_layer = of_task
-    regimes = [known for by_task in by_layer.values() for known in by_task.items()]
-    return all(
-        old < task and isinstance(regime, dict) and {"regime", "fell"} <= regime.keys() for old, regime in regimes
-    )
-
-
-def _is_matrix(rows: Any, tasks: int) -> bool:
-    """Whether it has a row after each task, or one alone: a method that learns all tasks at once tests them once."""
-    if not isinstance(rows, list) or len(rows) not in (1, tasks):
-        return False
-    known = range(1, tasks + 1) if len(rows) == tasks else [tasks]
-    return all(_are_numbers(row, tasks, count) for row, count in zip(rows, known, strict=True))
-
-
-def _are_numbers(row: Any, length: int, count: int | None = None) -> bool:
-    return isinstance(row, list) and len(row) == length and all(map(_is_number, row[:count]))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _progress(directory: Path, config: Mapping[str, Any]) -> str:
-    """How far a run got, by its log: "3 of 10 tasks learnt, epoch 7 of the next"."""
+def progress(directory: Path) -> tuple[int, int]:
+    """How far a run got, by its log: the tasks learnt, and the epochs of the next."""
     learnt, epoch = 0, 0
     for line in _log(directory / LOG):
         if line["event"] == "evaluation":
             learnt, epoch = line["task"] + 1, 0
         elif line["event"] == "epoch":
-            epoch = line["epoch"]
+            learnt, epoch = line["task"], line["epoch"]
+    return learnt, epoch
+
+
+def tasks_of(config: Mapping[str, Any]) -> int | None:
+    """How many tasks a run's stream has, by its configuration."""
     tasks = _table(config, "stream").get("tasks")
-    total = f" of {len(tasks)}" if isinstance(tasks, list) else ""
+    return len(tasks) if isinstance(tasks, list) else None
+
+
+def _how_far(directory: Path, config: Mapping[str, Any]) -> str:
+    """In words: "3 of 10 tasks learnt, epoch 7 of the next"."""
+    (learnt, epoch), tasks = progress(directory), tasks_of(config)
+    total = "" if tasks is None else f" of {tasks}"
     return f"{learnt}{total} tasks learnt" + (f", epoch {epoch} of the next" if epoch else "")
 
 
@@ -214,7 +149,3 @@ def _log(path: Path) -> Iterator[dict[str, Any]]:
 def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = config.get(name, {})
     return table if isinstance(table, dict) else {}
-
-
-def _said(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

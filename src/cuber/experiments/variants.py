@@ -14,8 +14,10 @@ METHODS = ("multitask", "finetune", "owm", "ewc", "hat", "agem", "er", "gpm", "t
 """In the order of the paper's table; others come after, by name."""
 ALIKE = {"benchmark", "method", "seed", "tasks", "train_per_task", "test_per_task"}
 """What makes no variant of a run, since its place in the tables tells it."""
-INDIFFERENT = {"data_dir", "threads", "device", "parameters"}
-"""What makes no variant of a run, since it decides no result."""
+INDIFFERENT = {"data_dir", "threads", "device", "parameters", "architecture"}
+"""What makes no variant of a run, since it decides no result, or the rest decides it."""
+USUAL = {"loss": "torch.nn.functional.cross_entropy"}
+"""What results say nothing of that were made before anybody asked."""
 OWN_VALUE = "lr"
 """What each method has a value of its own for, by the paper's table of hyper-parameters."""
 UNKNOWN = "?"
@@ -117,7 +119,7 @@ def _apart(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
 
 def _features(run: Run, result: Result) -> dict[str, Any]:
     """Everything that was chosen for a run, but for what never makes a variant."""
-    chosen = {**_flat(run.about), **result.settings, **result.training}
+    chosen = {**USUAL, **_flat(run.about), **result.settings, **result.training}
     return {name: value for name, value in chosen.items() if name not in ALIKE | INDIFFERENT}
 
 

@@ -5,9 +5,10 @@ A logger of your own is a subclass of :class:`Logger` that overrides what it car
 
 from cuber.loggers.files import CsvFile, JsonLines
 from cuber.loggers.logger import Logger
-from cuber.loggers.services import LOGGERS, MLflow, TensorBoard, WeightsAndBiases, make_logger
+from cuber.loggers.services import LEFTOVERS, LOGGERS, MLflow, TensorBoard, WeightsAndBiases, make_logger
 
 __all__ = [
+    "LEFTOVERS",
     "LOGGERS",
     "CsvFile",
     "JsonLines",

@@ -115,6 +115,9 @@ class MLflow(Curves):
 
 LOGGERS: dict[str, type[Any]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
 
+LEFTOVERS = ("tensorboard", "wandb", "wandb-run", "mlflow-run")
+"""What they put into the directory of a run."""
+
 
 def make_logger(name: str, directory: Path) -> Logger:
     """The logger of that name for a run directory."""

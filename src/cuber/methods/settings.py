@@ -84,24 +84,30 @@ def check_settings(method: Any) -> None:
         what.check(owner, name, getattr(method, name), default)
 
 
-def parse_settings(method: type, assignments: Sequence[str]) -> dict[str, Any]:
-    """``["eps1=0.4", "check=step"]`` as keyword arguments for a method.
-
-    >>> from cuber import CUBER
-    >>> parse_settings(CUBER, ["eps1=0.4", "check=step"])
-    {'eps1': 0.4, 'check': 'step'}
-    """
+def check_values(method: type, values: Mapping[str, Any]) -> None:
+    """Raise a sentence unless a method has all of these settings, and each may have its value."""
     known = settings_of(method)
-    values: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise CuberError(f"--set takes name=value, not '{assignment}'")
+    for name, value in values.items():
         if name not in known:
             raise unknown(f"setting of {method.__name__}", name, known)
         default, what = known[name]
-        values[name] = read_value(text)
-        what.check(method.__name__, name, values[name], default)
+        what.check(method.__name__, name, value, default)
+
+
+def parse_settings(assignments: Sequence[str]) -> dict[str, str]:
+    """What ``--set`` was given, name by name; each once, and with a value.
+
+    >>> parse_settings(["eps1=0.4", "check=step"])
+    {'eps1': '0.4', 'check': 'step'}
+    """
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        name, _, text = assignment.partition("=")
+        if not name or not text:
+            raise CuberError(f"--set takes name=value, not '{assignment}'")
+        if name in values:
+            raise CuberError(f"--set has two values for {name}, '{values[name]}' and '{text}': give it one")
+        values[name] = text
     return values
 
 

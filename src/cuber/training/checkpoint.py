@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -29,6 +28,12 @@ class Checkpoints:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
+        self._whole: list[int] = []
+        """Those that are whole as far as we know, since we have read or written them; no more than are kept."""
+
+    def any(self) -> bool:
+        """Whether there are any, whole or not."""
+        return bool(self._numbers())
 
     def save(self, state: Any) -> None:
         """Write a checkpoint, and remove those that are no longer needed; raises OSError, and leaves the old ones."""
@@ -44,17 +49,23 @@ class Checkpoints:
         except BaseException:
             self._remove(number)
             raise
-        for old in self._numbers()[:-KEPT]:
+        self._whole = [*self._whole, number][-KEPT:]
+        for old in set(self._numbers()) - set(self._whole):
             self._remove(old)
-        for left in self.directory.glob(".*"):  # by a process that was killed while it wrote
-            left.unlink()
+        for left in self.directory.glob(".[0-9]*.*.*"):  # by a process that was killed while it wrote
+            if left.is_file():
+                left.unlink()
 
     def load(self) -> Any | None:
         """The newest state that is whole, with a warning for each that is not; None where there is none at all."""
+        if self.directory.exists() and not self.directory.is_dir():
+            raise CuberError(f"{self.directory} is a file where a folder should be: start over with --fresh")
         numbers = self._numbers()
         for number in reversed(numbers):
             try:
-                return self._read(number)
+                state = self._read(number)
+                self._whole = [number]
+                return state
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 warnings.warn(
                     f"checkpoint {self._seal(number)} is damaged ({error}): the one before it is used",
@@ -64,13 +75,6 @@ class Checkpoints:
         if numbers:
             raise CuberError(f"no checkpoint in {self.directory} is whole: start over with --fresh")
         return None
-
-    def clear(self) -> None:
-        """Remove all of them."""
-        for path in self.directory.glob("*"):
-            path.unlink()
-        with contextlib.suppress(FileNotFoundError):
-            self.directory.rmdir()
 
     def _read(self, number: int) -> Any:
         head, _, text = self._seal(number).read_text(encoding="utf-8").partition("\n")

@@ -17,9 +17,10 @@ from cuber.methods.method import Method
 from cuber.methods.settings import settings_of
 from cuber.networks.heads import heads_of
 from cuber.streams import Stream
-from cuber.training.directory import Config
+from cuber.training.config_file import Config
+from cuber.training.names import architecture, called, optimizer_made
 from cuber.training.result import AccuracyMatrix, Result
-from cuber.training.trainer import OptimizerFactory, Recipe
+from cuber.training.trainer import Recipe
 from cuber.version import __version__
 
 
@@ -41,7 +42,11 @@ def blank(learner: Method, stream: Stream, recipe: Recipe) -> Result:
             for task in stream
         ],
         settings={name: getattr(learner, name) for name in settings_of(learner)},
-        training=dataclasses.asdict(recipe.training) | {"optimizer": _name(recipe.make_optimizer)},
+        training={
+            **dataclasses.asdict(recipe.training),
+            "optimizer": optimizer_made(recipe.make_optimizer, learner.parameters(), recipe.training.lr),
+            "loss": called(recipe.loss_fn),
+        },
         accuracy_bare=bare,
         machine={
             "cuber": __version__,
@@ -53,6 +58,7 @@ def blank(learner: Method, stream: Stream, recipe: Recipe) -> Result:
             "device": str(learner.device),
             "threads": torch.get_num_threads(),
             "parameters": sum(parameter.numel() for parameter in learner.model.parameters()),
+            "architecture": architecture(learner.model),
         },
         notes=list(stream.notes),
     )
@@ -81,7 +87,7 @@ def pool_of(learner: Method) -> dict[str, dict[str, int]]:
 def configuration(result: Result, about: Mapping[str, Any]) -> Config:
     """Everything that decides a result (``about`` is what only the caller knows), and where it was made."""
     machine = dict(result.machine)
-    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters")}
+    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters", "architecture")}
     return {
         "experiment": {
             "benchmark": result.benchmark,
@@ -110,10 +116,3 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _name(optimizer: OptimizerFactory) -> str:
-    inner = getattr(optimizer, "func", optimizer)  # functools.partial(Adam, weight_decay=...)
-    name = getattr(inner, "__name__", type(inner).__name__)
-    given = ", ".join(f"{key}={value!r}" for key, value in getattr(optimizer, "keywords", {}).items())
-    return f"{name}({given})" if given else name

@@ -5,43 +5,48 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import tomli_w
-from filelock import FileLock, Timeout
-
 from cuber.errors import CuberError, CuberWarning
 from cuber.files import write_atomically
-from cuber.loggers import CsvFile, JsonLines, Logger
+from cuber.loggers import LEFTOVERS, CsvFile, JsonLines, Logger
 from cuber.methods.settings import is_number, short
 from cuber.training.checkpoint import Checkpoints
+from cuber.training.config_file import (
+    CONFIG,
+    Config,
+    decides,
+    differences,
+    listed,
+    read_config,
+    ready_for_toml,
+    write_config,
+)
+from cuber.training.lock import Lock
+from cuber.training.replaced import REPLACED, Replaced, remove
 from cuber.training.result import FILE_NAME, Result, UnwrittenResultError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-CONFIG, LOG, METRICS, ERROR = "config.toml", "log.jsonl", "metrics.csv", "error.json"
-CHECKPOINT, LOCK, OUTPUT = "checkpoint", ".lock", "output.txt"
-MACHINE = "machine"
-"""The table of the configuration that decides no result: it may differ when a run goes on."""
+LOG, METRICS, ERROR = "log.jsonl", "metrics.csv", "error.json"
+CHECKPOINT, OUTPUT = "checkpoint", "output.txt"
+OWN = (FILE_NAME, CHECKPOINT, LOG, METRICS, ERROR, CONFIG)
+"""What a run writes; by its configuration others know it, so that is the last to go."""
+EVERYTHING = (OUTPUT, *LEFTOVERS, *OWN)
+"""And what is written about it."""
 SECONDS_BETWEEN = 60.0
-
-Config = Mapping[str, Mapping[str, Any]]
 
 
 class RunDirectory:
     """Holds a directory for one run, as a context manager; whoever else wants it meanwhile is refused.
 
-    ``checkpoint_every`` is a number of epochs; None: about once a minute, in the middle of an epoch too.
+    ``checkpoint_every`` is a number of epochs; None: about once a minute, in the middle of an epoch too. ``fresh``
+    starts over: the run that is there is kept aside until the new one has a checkpoint. A run that fails before it
+    has one leaves no trace, unless asked to ``keep_failures``.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class RunDirectory:
         *,
         checkpoint_every: int | None = None,
         fresh: bool = False,
+        keep_failures: bool = False,
         loggers: Sequence[Logger] = (),
     ) -> None:
         if checkpoint_every is not None and (not is_number(checkpoint_every, whole=True) or checkpoint_every < 1):
@@ -58,8 +64,10 @@ class RunDirectory:
         self.checkpoints = Checkpoints(self.path / CHECKPOINT)
         self.checkpoint_every = checkpoint_every
         self.fresh = fresh
+        self.keep_failures = keep_failures
         self.loggers: list[Logger] = [JsonLines(self.path / LOG), CsvFile(self.path / METRICS), *loggers]
-        self._lock = FileLock(self.path / LOCK)
+        self._lock = Lock(self.path)
+        self._replaced = Replaced(self.path, EVERYTHING)
         self._saved = time.monotonic()
         self._opened = False
         self._made: list[Path] = []
@@ -67,16 +75,7 @@ class RunDirectory:
         """Whether there was nothing left to do."""
 
     def __enter__(self) -> RunDirectory:
-        try:
-            if self._is_foreign():
-                raise CuberError(f"{self.path} holds files that are not those of a run: choose another directory")
-            self._made = [folder for folder in self.path.parents if not folder.exists()]
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise CuberError(f"another process is at work in {self.path}: wait for it, or choose another") from None
-        except OSError as error:
-            raise CuberError(f"cannot write to {self.path}: {error.strerror or error}") from error
+        self._hold()
         return self
 
     def __exit__(
@@ -84,24 +83,27 @@ class RunDirectory:
     ) -> None:
         try:
             if self._opened:
-                self._close(error)
+                self._say_why(error)
         finally:
-            self._lock.release()
+            if self._lock.held:
+                self._leave(failed=self._opened and isinstance(error, Exception))
 
     def open(self, config: Config) -> tuple[Result | None, dict[str, Any] | None]:
         """Compare with what is there: the result of a finished run, or the state to go on from, or neither."""
         ready = ready_for_toml(config)
-        if self.fresh:
-            self._clear()
         state = None
-        if (self.path / CONFIG).exists():
-            self._compare(ready)
-            if (self.path / FILE_NAME).exists():
-                self.was_finished = True
-                return Result.load(self.path), None
-            state = self.checkpoints.load()
+        self._hold()
+        if any((self.path / name).exists() for name in (CONFIG, CHECKPOINT, FILE_NAME)):
+            if self.fresh:
+                self._replaced.put_aside()
+            else:
+                self._compare(ready)
+                if (self.path / FILE_NAME).exists():
+                    self.was_finished = True
+                    return Result.load(self.path), None
+                state = self.checkpoints.load()
         (self.path / ERROR).unlink(missing_ok=True)
-        write_atomically(self.path / CONFIG, tomli_w.dumps(ready))
+        write_config(self.path, ready)
         self._opened = True
         self._start_loggers(ready, state)
         return None, state
@@ -116,6 +118,7 @@ class RunDirectory:
         """Write a checkpoint; a disk that is full costs a warning, not the run."""
         try:
             self.checkpoints.save({**state, "loggers": [logger.position() for logger in self.loggers]})
+            self._replaced.settle(got_somewhere=True)
         except OSError as error:
             what = error.strerror or error
             warnings.warn(
@@ -136,12 +139,35 @@ class RunDirectory:
         for logger in self.loggers:
             logger.event(name, values)
 
+    def _hold(self) -> None:
+        """Keep others out, but for a run that is only to be shown; and settle what a killed process has left."""
+        if self._lock.held:
+            return
+        try:
+            if self._is_foreign():
+                raise CuberError(f"{self.path} holds files that are not those of a run: choose another directory")
+            if not self.fresh and (self.path / FILE_NAME).exists():
+                return
+            self._made = [folder for folder in self.path.parents if not folder.exists()]
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            self._settle()
+        except OSError as error:
+            raise CuberError(f"cannot write to {self.path}: {error.strerror or error}") from error
+
     def _is_foreign(self) -> bool:
         """Whether there are files, but not those of a run."""
         if not self.path.is_dir() or (self.path / CONFIG).exists():
             return False
         # Hidden ones are the lock, and what a process left that was killed while it wrote.
-        return any(path.name not in (ERROR, OUTPUT) and path.name[0] != "." for path in self.path.iterdir())
+        names = {path.name for path in self.path.iterdir() if path.name[0] != "."}
+        return bool(names - {*EVERYTHING, REPLACED}) or (CHECKPOINT in names and LOG not in names)
+
+    def _got_somewhere(self) -> bool:
+        return self.checkpoints.any() or (self.path / FILE_NAME).exists()
+
+    def _settle(self) -> None:
+        self._replaced.settle(got_somewhere=self._got_somewhere())
 
     def _start_loggers(self, config: dict[str, Any], state: dict[str, Any] | None) -> None:
         positions = state["loggers"] if state else []
@@ -150,75 +176,43 @@ class RunDirectory:
         self.event("resumed" if state else "started", {})
 
     def _compare(self, config: dict[str, dict[str, Any]]) -> None:
-        try:
-            there = read_config(self.path)
-        except (OSError, ValueError) as error:
-            raise CuberError(f"cannot read {self.path / CONFIG} ({error}): start over with --fresh") from error
-        before, now = _flat(there), _flat(config)
-        changed = [
-            f"{key} was {before.get(key, 'not there')!r} and is now {now.get(key, 'not there')!r}"
-            for key in {**before, **now}
-            if before.get(key) != now.get(key)
-        ]
-        decisive = [change for change in changed if not change.startswith(MACHINE)]
+        there = read_config(self.path)
+        changed = differences(there, config)
+        decisive = [sentence for name, sentence in changed.items() if decides(name, there)]
         if decisive:
             raise CuberError(
-                f"{self.path} holds a run with another configuration: {'; '.join(decisive)}; "
+                f"{self.path} holds a run with another configuration: {listed(decisive)}; "
                 "choose another directory, or start over with --fresh"
             )
         if changed and not (self.path / FILE_NAME).exists():
             warnings.warn(
-                f"going on with {self.path} on another machine or version ({'; '.join(changed)}): "
+                f"going on with {self.path} on another machine or version ({listed(list(changed.values()))}): "
                 "the result may not be the same to the bit",
                 CuberWarning,
                 stacklevel=3,
             )
 
-    def _close(self, error: BaseException | None) -> None:
-        """Say why the run has stopped or failed, for whoever looks later; where nothing is lost, leave no trace."""
+    def _say_why(self, error: BaseException | None) -> None:
+        """Why the run has stopped or failed, for whoever looks later."""
         if isinstance(error, KeyboardInterrupt):
             self.event("stopped", {"message": str(error)})
         elif isinstance(error, Exception):
             self.event("failed", {"message": str(error)})
-            text = "".join(traceback.format_exception(error))
-            write_atomically(self.path / ERROR, json.dumps({"message": str(error), "traceback": text}, indent=1))
+            word = {
+                "message": str(error) or type(error).__name__,
+                "traceback": "".join(traceback.format_exception(error)),
+            }
+            write_atomically(self.path / ERROR, json.dumps(word, indent=1))
         for logger in self.loggers:
             logger.close()
-        if isinstance(error, Exception) and not any(self.checkpoints.directory.glob("*.json")):
-            self._clear()
-            self._lock.release()
-            for leftover in (self.path / LOCK, self.path, *self._made):
-                with contextlib.suppress(OSError):
-                    leftover.rmdir() if leftover.is_dir() else leftover.unlink()
 
-    def _clear(self) -> None:
-        self.checkpoints.clear()
-        for name in (FILE_NAME, CONFIG, LOG, METRICS, ERROR):
-            (self.path / name).unlink(missing_ok=True)
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """The configuration of a run, table by table; raises OSError or ValueError."""
-    return tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))
-
-
-def ready_for_toml(config: Config) -> dict[str, dict[str, Any]]:
-    """The same configuration in what TOML can have, which knows no None."""
-    return {table: {key: _ready(value) for key, value in part.items()} for table, part in config.items()}
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
-
-
-def _ready(value: Any) -> Any:
-    if value is None:
-        return "none"
-    if isinstance(value, Mapping):
-        return {str(key): _ready(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_ready(part) for part in value]
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    def _leave(self, *, failed: bool) -> None:
+        """Give the directory back; where a run has failed that had got nowhere, there is no trace of it."""
+        self._settle()
+        without_trace = failed and not self.keep_failures and not self._got_somewhere()
+        if without_trace:
+            remove(self.path, OWN)
+        self._lock.release(remove=without_trace)
+        for folder in (self.path, *self._made) if without_trace else ():
+            with contextlib.suppress(OSError):
+                folder.rmdir()

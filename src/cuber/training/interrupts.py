@@ -21,16 +21,16 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Whether somebody has asked to stop; asked twice, it is over at once."""
+    """Whether somebody has asked to stop; who presses Ctrl-C again is in a hurry, and it is over at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """A signal has come."""
-        if self.signal is not None:
+        if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal = number
+        self.signal = self.signal or number
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 from cuber import metrics
 from cuber.errors import CuberError
 from cuber.files import write_atomically
+from cuber.training.result_checks import first_wrong
 
 FILE_NAME = "result.json"
 
@@ -112,14 +113,19 @@ class Result:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Result:
-        """Read ``directory/result.json``."""
+        """Read ``directory/result.json``; a sentence where no tables could be made of it."""
         path = Path(directory) / FILE_NAME
         try:
-            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            result = cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            wrong = first_wrong(result)
+            if wrong is not None:
+                raise ValueError(f"its '{wrong}' makes no sense")
         except OSError as error:
             raise CuberError(f"cannot read {path}: {error.strerror or error}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CuberError(f"{path} is damaged, or not the result of a run ({error})") from error
+            advice = "remove it, and its run, run again, writes it anew"
+            raise CuberError(f"{path} is damaged, or not the result of a run ({error}): {advice}") from error
+        return result
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Write ``directory/result.json``, all of it or nothing."""
