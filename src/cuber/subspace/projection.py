@@ -25,6 +25,8 @@ class Projector:
         if self.rank == 0:
             return matrix
         columns = self._columns
+        if self._by_complement and self.columns == 0:
+            return torch.zeros_like(matrix)
         inside = ((matrix.to(columns.dtype) @ columns) @ columns.T).to(matrix.dtype)
         return inside if self._by_complement else matrix - inside
 
