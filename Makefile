@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test test-faults lint format clean
+.PHONY: run setup test test-faults bench bench-quick lint format clean
 
 run: setup
 	$(BIN)/cuber run $(ARGS)
@@ -21,6 +21,13 @@ test: setup
 # Thirty kills per method, and again from the start of each resumed run; about half an hour on two cores.
 test-faults: setup
 	CUBER_KILLS=30 $(BIN)/python -m pytest tests/faults $(ARGS)
+
+# Speed and memory beside what is wanted: about ten minutes on a machine that does nothing else.
+bench: setup
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: setup
+	$(BIN)/python -m benchmarks --quick $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -16,13 +16,14 @@ TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 
 ALLOWED = {
     "subspace": {"subspace"},
-    "layers": {"layers", "subspace", "errors"},
+    "layers": {"layers", "subspace", "device", "errors"},
     "networks": {"networks", "errors"},
     "replay": {"replay", "batches", "errors"},
-    "methods": {"methods", "layers", "subspace", "networks", "replay", "batches", "errors"},
+    "methods": {"methods", "layers", "subspace", "networks", "replay", "batches", "device", "errors"},
     "datasets": {"datasets", "errors"},
     "streams": {"streams", "datasets", "errors"},
     "batches": {"errors"},
+    "device": set(),
     "metrics": set(),
     "statistics": set(),
     "errors": set(),

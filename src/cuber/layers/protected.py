@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cuber.device import full_precision
 from cuber.layers.product import ProjectedProduct, mark
 from cuber.layers.rule import Rule
 from cuber.subspace import Mixing, Scaling
@@ -145,7 +146,8 @@ class ProtectedLayer:
     def mixing(self) -> Mixing:
         """The scalings together."""
         if self._mixing is None or not self._mixing.fits(self.scalings, self.parameter):
-            self._mixing = Mixing(self.scalings, self.parameter)
+            with full_precision(self.parameter.device):
+                self._mixing = Mixing(self.scalings, self.parameter)
         return self._mixing
 
     def _product_for(self, module: nn.Module, x: Tensor) -> ProjectedProduct | None:

@@ -9,8 +9,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from cuber.device import full_precision
-
 Columns = Tensor | slice
 
 
@@ -111,8 +109,7 @@ class Mixing:
         thin = [scaling for scaling in self.scalings if scaling.support is not None]
         if thin:
             whole = [] if len(thin) == len(self.scalings) else [self.bases]
-            with full_precision(weight.device):
-                self.lefts = torch.cat([*whole, *(scaling.left for scaling in thin)], dim=1)
+            self.lefts = torch.cat([*whole, *(scaling.left for scaling in thin)], dim=1)
             start = sum(columns.shape[1] for columns in whole)
             for position, scaling in enumerate(self.scalings):
                 if scaling.support is not None:

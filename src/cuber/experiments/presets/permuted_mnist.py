@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import nn
 
 from cuber.experiments.benchmark import AGREED, Benchmark, Settings
-from cuber.experiments.presets.batch_means import for_single_samples
 from cuber.networks import MLP
 from cuber.streams import Stream, permuted_mnist
 from cuber.training import Training
@@ -14,19 +13,21 @@ GPM = {"samples": 300, "threshold": [0.95, 0.99, 0.99], "threshold_step": 0.0}
 TRGP = {**GPM, "eps1": 0.5}
 CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 
-# Found on validation data of another seed. The rate in the paper's table, 0.3, belongs to a program that projects from
-# the very first step, which keeps steps small; here the first task is learnt freely, and 0.3 is too much for that.
+# Found on validation data of another seed. With the rate in the paper's table, 0.3, our first task, which is learnt
+# freely, ends at 83 %; it goes well where P is applied from the very first step and keeps steps small.
 OWM = {"lr": 0.03, "alpha": 300.0}
 
 LAM_OF_BATCH_MEANS = 1000
-"""EWC's coefficient in the paper's table."""
-# Of 3, 10, 30 and up, 10 is also what validation data choose (seed 7, a third of the data, one epoch); 100 diverges.
-EWC = {"lr": 0.03, "lam": for_single_samples(LAM_OF_BATCH_MEANS, tasks=10), "anchors": "last"}
+"""EWC's coefficient in the paper's table; by ``batch_means`` it is worth 10 here."""
+LAM = 30.0
+"""What validation data choose for ours of 10, 20, 30 and 50 (seed 7, five tasks, a third of the data, five epochs)."""
+EWC = {"lr": 0.03, "lam": LAM, "anchors": "last"}
 
 PAPER: Settings = {
     "owm": OWM,
     "ewc": EWC,
-    "agem": {"lr": 0.1, "memory": 1000, "replay": 10},
+    # The size of the reference batch is not in the table: 256 as in A-GEM's own code, as 10 are too few to tell.
+    "agem": {"lr": 0.1, "memory": 1000, "replay": 256},
     "er": {"lr": 0.1, "memory": 1000, "replay": 10},
     "gpm": GPM,
     "trgp": TRGP,

@@ -1,0 +1,60 @@
+"""Measure everything that speed and memory are promised for, beside what is wanted and what was measured last.
+
+python -m benchmarks [--quick] [--only steps,bases,kept,growth,startup] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import bases, growth, kept, startup, steps
+from benchmarks.timing import Figure, machine
+
+PARTS = {"startup": startup, "steps": steps, "bases": bases, "kept": kept, "growth": growth}
+COMMITTED = Path(__file__).with_name("figures.json")
+MARKS = {True: "reached", False: "MISSED", None: ""}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="about a minute; the figures are rougher")
+    parser.add_argument("--only", help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--save", action="store_true", help=f"keep the figures as the last ones ({COMMITTED.name})")
+    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks.json"), help="where to write the figures")
+    options = parser.parse_args()
+    chosen = options.only.split(",") if options.only else list(PARTS)
+    if unknown := [part for part in chosen if part not in PARTS]:
+        parser.error(f"there is no part '{unknown[0]}': choose from {', '.join(PARTS)}")
+    last = json.loads(COMMITTED.read_text())["figures"] if COMMITTED.exists() else []
+    before = {figure["name"]: figure["value"] for figure in last}
+    print(f"{'':66}{'measured':>11}{'wanted':>11}{'':>10}{'last':>9}")
+    figures: list[Figure] = []
+    for part in chosen:
+        for figure in PARTS[part].measure(options.quick):
+            figures.append(figure)
+            print(_line(figure, before.get(figure.name)), flush=True)
+    written = json.dumps({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, indent=1) + "\n"
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(written)
+    if options.save:
+        COMMITTED.write_text(written)
+    missed = sum(figure.reached is False for figure in figures)
+    print(f"{missed} of {sum(figure.reached is not None for figure in figures)} missed; figures in {options.json}")
+    sys.exit(0)
+
+
+def _line(figure: Figure, before: float | None) -> str:
+    wanted = ""
+    if figure.at_most is not None:
+        wanted = f"<= {figure.at_most:.3g}"
+    elif figure.at_least is not None:
+        wanted = f">= {figure.at_least:.3g}"
+    last = "" if before is None else f"{before:.3g}"
+    return f"{figure.name:66}{figure.value:9.3g} {figure.unit:1}{wanted:>11}{MARKS[figure.reached]:>10}{last:>9}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Memory: what CUBER keeps after ten tasks beside the dense form, and what a step needs beside plain SGD."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+
+import torch
+from torch.nn import functional
+
+from benchmarks.subjects import ALEXNET_SUBJECT, METHODS, alexnet
+from benchmarks.timing import Figure
+from cuber import CUBER
+
+TASKS = 10
+KEPT = ("bases", "scalings", "gradients", "energies")
+
+
+def measure(quick: bool) -> list[Figure]:
+    figures = [Figure(f"kept by CUBER after {TASKS} tasks, beside the dense form", _kept(), at_most=1 / 6)]
+    for method in METHODS:
+        figures.append(Figure(f"peak memory of a step, AlexNet-5, {method}", _peak(method) / _peak(None), at_most=1.2))
+    return figures
+
+
+def _kept() -> float:
+    """Tasks of smooth random images, a few steps each: what is kept depends on what layers see, not on accuracy."""
+    torch.manual_seed(0)
+    learner = CUBER(alexnet(), samples=125, penalty="norm", threshold=0.97, threshold_step=0.003)
+    dense = 0
+    for task in range(TASKS):
+        loader = [(_images(125), torch.randint(10, (125,)))]
+        learner.begin_task(loader, functional.cross_entropy)
+        optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.01))
+        for x, y in loader * 3:
+            optimizer.zero_grad()
+            functional.cross_entropy(learner.model(x), y).backward()
+            optimizer.step()
+        learner.end_epoch()
+        learner.end_task(loader)
+        for pool in learner.memory.values():
+            dense += 8 * pool.dimension * int(pool.owners[task].sum()) + 2 * 4 * pool.dimension**2 * (task > 0)
+    sizes = learner.memory_bytes()
+    return sum(sizes[kind] for kind in KEPT) / dense
+
+
+def _images(count: int) -> torch.Tensor:
+    coarse = torch.randn(count, 3, 8, 8)
+    return functional.interpolate(coarse, 32, mode="bilinear") + 0.1 * torch.randn(count, 3, 32, 32)
+
+
+def _peak(method: str | None) -> float:
+    """Bytes that a few steps take at most beyond what the interpreter has, in a process of their own."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_steps, args=(method, sender))
+    process.start()
+    peak = receiver.recv()
+    process.join()
+    return float(peak)
+
+
+def _steps(method: str | None, sender: multiprocessing.connection.Connection) -> None:
+    torch.set_num_threads(1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    work = ALEXNET_SUBJECT.bare() if method is None else ALEXNET_SUBJECT.ours(method, nested=True)
+    work()
+    sender.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

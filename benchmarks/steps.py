@@ -1,0 +1,32 @@
+"""What a step costs beside plain SGD: each method, each network, in turns."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.subjects import METHODS, SUBJECTS
+from benchmarks.timing import Figure, ratios
+
+WANTED = {
+    "MLP, batch 10": {"FineTune": 1.10, "GPM": 1.3, "TRGP": 1.8, "CUBER": 2.0},
+    "AlexNet-5, batch 64": {"FineTune": 1.03, "GPM": 1.10, "TRGP": 1.2, "CUBER": 1.25},
+    "ResNet-18, batch 64": {"FineTune": 1.03, "GPM": 1.10, "TRGP": 1.2, "CUBER": 1.25},
+}
+
+
+def measure(quick: bool) -> list[Figure]:
+    figures = []
+    for threads in (1,) if quick else (1, 2):
+        torch.set_num_threads(threads)
+        for subject in SUBJECTS:
+            for nested in (True, False):
+                torch.manual_seed(0)
+                works = {"bare": subject.bare()}
+                works |= {method: subject.ours(method, nested=nested) for method in METHODS}
+                found = ratios(works, "bare", 5 if quick else 15)
+                owned = "nested" if nested else "apart"
+                for method in METHODS:
+                    name = f"step, {subject.name}, {owned}, {method}, threads {threads}"
+                    figures.append(Figure(name, found[method], at_most=WANTED[subject.name][method]))
+    torch.set_num_threads(1)
+    return figures

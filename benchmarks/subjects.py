@@ -1,0 +1,156 @@
+"""What is measured: the paper's networks in the middle of their last task, in a bare loop and in our trainer.
+
+The memory is as after the tasks before: pools of the sizes that full runs come to, with random columns. In ``nested``
+ownership each task owns nearly all columns that were there when it ended, as on Permuted MNIST and CIFAR-100 (its
+inputs have some energy along all of them); in ``apart``, only those that it brought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cuber import CUBER, GPM, TRGP, FineTune, MultiHead
+from cuber.methods.method import Method
+from cuber.networks import MLP, AlexNet5, ReducedResNet18
+from cuber.streams.parts import TensorPart
+from cuber.subspace import Pool, PrunedGradient
+from cuber.training.lessons import Lesson
+from cuber.training.settings import Training
+from cuber.training.trainer import Recipe, Trainer
+
+LEARNING_RATE = 1e-3
+OWNED = 0.95
+"""Of the columns that were there, where ownership is nested."""
+
+METHODS: dict[str, tuple[type[Method], dict[str, float | str]]] = {
+    "FineTune": (FineTune, {}),
+    "GPM": (GPM, {}),
+    "TRGP": (TRGP, {"eps1": 0.0}),
+    "CUBER": (CUBER, {"eps1": 0.0, "eps2": -1.0, "lam": 1.0, "penalty": "norm"}),
+}
+"""With thresholds that put the two nearest old tasks into regime 2, or 3, in every layer."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network, its batches, and how full its pools are after all tasks but one."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    batch: int
+    pools: Sequence[int] | float
+    """Columns layer by layer, or the share of each layer's dimension."""
+    old_tasks: int
+    steps: int
+    """In one turn of a measurement."""
+
+    def data(self, samples: int | None = None) -> tuple[Tensor, Tensor]:
+        count = samples or self.steps * self.batch
+        return torch.randn(count, *self.shape), torch.randint(10, (count,))
+
+    def bare(self) -> Callable[[], None]:
+        """The loop that anybody would write without us."""
+        model, (x, y) = self.build(), self.data()
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+        def work() -> None:
+            for chosen in torch.randperm(len(y)).split(self.batch):
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x[chosen]), y[chosen]).backward()
+                optimizer.step()
+
+        return work
+
+    def learner(self, method: str, *, nested: bool) -> Method:
+        kind, settings = METHODS[method]
+        learner = kind(self.build(), **settings)  # type: ignore[arg-type]
+        learner.tasks = self.old_tasks
+        learner.statistics = [learner._normalization.statistics()] * self.old_tasks
+        if isinstance(learner, GPM):
+            self._remember(learner, nested)
+        return learner
+
+    def ours(self, method: str, *, nested: bool) -> Callable[[], None]:
+        """The steps of our trainer, in the middle of the last task."""
+        trainer = self.trainer(self.learner(method, nested=nested))
+        trainer.learner.begin_task(trainer._look, functional.cross_entropy, steps=len(trainer._loader))
+        trainer._prepare(None)
+
+        def work() -> None:
+            trainer.step = 0
+            trainer._pass(lambda _: None)
+
+        return work
+
+    def trainer(self, learner: Method) -> Trainer:
+        lesson = Lesson(self.old_tasks, self.old_tasks + 1, "last", TensorPart(*self.data()), {}, validated=False)
+        training = Training(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
+        recipe = Recipe(
+            training, 0, lambda parameters, lr: torch.optim.SGD(parameters, lr=lr), functional.cross_entropy
+        )
+        return Trainer(learner, lesson, recipe)
+
+    def _remember(self, learner: GPM, nested: bool) -> None:
+        learner.regimes = [{} for _ in range(self.old_tasks)]
+        for position, (name, layer) in enumerate(learner.layers.items()):
+            share = self.pools
+            size = round(share * layer.dimension) if isinstance(share, float) else share[position]
+            learner.memory[name] = _pool(layer.dimension, size, self.old_tasks, nested)
+        if isinstance(learner, TRGP):
+            learner.scalings = [{} for _ in range(self.old_tasks)]
+        if isinstance(learner, CUBER):
+            learner.gradients = [
+                {
+                    name: PrunedGradient.of(torch.randn(layer.outputs, layer.dimension), learner.keep)
+                    for name, layer in learner.layers.items()
+                }
+                for _ in range(self.old_tasks)
+            ]
+
+
+def _sgd(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr)
+
+
+def _pool(dimension: int, size: int, tasks: int, nested: bool) -> Pool:
+    basis = torch.linalg.qr(torch.randn(dimension, size)).Q.contiguous()
+    owners = torch.zeros(tasks, size, dtype=torch.bool)
+    for task in range(tasks):
+        known, grown = size * task // tasks, size * (task + 1) // tasks
+        owners[task, known:grown] = True
+        if nested:
+            owners[task, :known] = torch.rand(known) < OWNED
+    return Pool(basis, owners)
+
+
+def perceptron() -> nn.Module:
+    return MLP(784, 100, 100, 10)
+
+
+def alexnet() -> nn.Module:
+    return _with_heads(AlexNet5(), AlexNet5.features, 10)
+
+
+def resnet(side: int = 32) -> nn.Module:
+    backbone = ReducedResNet18(side=side, first_stride=1 if side == 32 else 2)
+    return _with_heads(backbone, backbone.features, 20)
+
+
+def _with_heads(backbone: nn.Module, features: int, tasks: int) -> nn.Module:
+    model = MultiHead(backbone, features, [10] * tasks, bias=False)
+    model.select_task(tasks - 1)
+    return model
+
+
+MLP_SUBJECT = Subject("MLP, batch 10", perceptron, (784,), 10, (612, 100, 98), old_tasks=9, steps=200)
+ALEXNET_SUBJECT = Subject(
+    "AlexNet-5, batch 64", alexnet, (3, 32, 32), 64, (11, 204, 379, 785, 1063), old_tasks=9, steps=2
+)
+RESNET_SUBJECT = Subject("ResNet-18, batch 64", resnet, (3, 32, 32), 64, 0.5, old_tasks=4, steps=2)
+SUBJECTS = [MLP_SUBJECT, ALEXNET_SUBJECT, RESNET_SUBJECT]
