@@ -13,6 +13,7 @@ from cuber.report import drawing, maps, plots
 from cuber.report.content import Benchmark, Content, Variant
 from cuber.report.plots import Marks
 from cuber.report.style import Mark
+from cuber.report.theory.runs import cosine_against_change
 from cuber.report.words import memory, seconds, spread_words
 
 
@@ -39,6 +40,11 @@ def comparisons(benchmark: Benchmark, marks: Marks) -> Iterator[Picture]:
             "accuracy-evolution",
             plots.accuracy_evolution(benchmark, marks),
             "Accuracy of each task after every task learnt since; the tables of accuracies have the numbers.",
+        ),
+        (
+            "conditions",
+            cosine_against_change(benchmark, marks),
+            "Cosine of each old task's gradient with the new one's against the old task's change; the table has both.",
         ),
         (
             "pool-sizes",
