@@ -45,8 +45,8 @@ class Measured(Conditions):
         self.stream, self.before = stream, {}
         self.changes: list[dict[int, float]] = []
 
-    def began(self, loader: Iterable[Batch]) -> None:
-        super().began(loader)
+    def began(self, sample: list[Batch]) -> None:
+        super().began(sample)
         self.before = self._losses()
 
     def ending(self, loader: Iterable[Batch]) -> None:

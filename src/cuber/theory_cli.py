@@ -33,7 +33,9 @@ def theory(
     from cuber.report.theory.figure import sweep_figure
     from cuber.report.theory.table import show_sweep
     from cuber.theory.sweep import sweep
+    from cuber.training import check_seed
 
+    check_seed(seed)
     swept = sweep(kind, angles=angles, seed=seed, steps=steps, step_size=step_size, old_steps=old_steps)
     show_sweep(swept, Console())
     path.parent.mkdir(parents=True, exist_ok=True)

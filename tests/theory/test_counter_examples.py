@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cuber.theory import (
@@ -58,7 +58,6 @@ def test_the_old_tasks_smoothness_is_needed_which_nobody_can_know_without_its_da
 
 @pytest.mark.parametrize("kind", ["quadratic", "logistic", "periodic"])
 @given(seed=st.integers(0, 2**31), share=st.floats(0.01, 0.999), steps=st.integers(1, 20))
-@settings(max_examples=25, deadline=None)
 def test_theorem_1_2_is_true_of_the_first_weights_already_and_so_of_any_path(
     kind: str, seed: int, share: float, steps: int
 ) -> None:
@@ -84,7 +83,6 @@ def test_theorem_2_1_is_not_true_of_any_initial_model() -> None:
 
 
 @given(st.floats(1e-4, 10.0))
-@settings(max_examples=25, deadline=None)
 def test_at_eps2_0_every_step_may_harm_the_old_task(alpha: float) -> None:
     """Gradients at a right angle meet the paper's eps2 = 0, and the old loss rises at any step size."""
     assert largest_backward_step(0.0, H=2.0, B=1.0, k=1, old=1.0) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,7 +19,6 @@ def hessian(loss: Loss, weight: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @given(seed=st.integers(0, 2**31))
-@settings(max_examples=25, deadline=None)
 def test_proven_constants_bound_every_hessian_and_every_gradient(kind: str, seed: int) -> None:
     tasks = two_tasks(kind, seed)
     generator = torch.Generator().manual_seed(seed)
@@ -39,7 +38,6 @@ def test_proven_smoothness_is_reached(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["quadratic", "logistic"])
 @given(seed=st.integers(0, 2**31))
-@settings(max_examples=25, deadline=None)
 def test_the_first_gradient_of_a_convex_loss_bounds_all_that_follow(kind: str, seed: int) -> None:
     tasks = two_tasks(kind, seed)
     path = follow(rule_2, tasks, step_size=1 / tasks.H.value, steps=10)
@@ -48,7 +46,6 @@ def test_the_first_gradient_of_a_convex_loss_bounds_all_that_follow(kind: str, s
 
 
 @given(st.integers(0, 2**31), st.floats(-1, 1))
-@settings(max_examples=30, deadline=None)
 def test_power_iteration_finds_the_largest_eigenvalue_whatever_its_sign(seed: int, shift: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     half = torch.randn(6, 6, generator=generator, dtype=torch.float64)

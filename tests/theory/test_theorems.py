@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -49,7 +49,6 @@ def joint_gradient(tasks: TwoTasks, weight: Tensor) -> float:
 
 
 @given(any_kind, seeds, shares, steps)
-@settings(max_examples=80, deadline=None)
 def test_theorem_1_1_the_joint_loss_falls_at_every_step_by_what_is_promised(
     kind: str, seed: int, share: float, count: int
 ) -> None:
@@ -66,7 +65,6 @@ def test_theorem_1_1_the_joint_loss_falls_at_every_step_by_what_is_promised(
 
 
 @given(seeds, shares, steps)
-@settings(max_examples=50, deadline=None)
 def test_theorem_1_2_bounds_the_smallest_joint_gradient_of_what_is_not_convex(
     seed: int, share: float, count: int
 ) -> None:
@@ -86,7 +84,6 @@ def test_theorem_1_2_bounds_the_smallest_joint_gradient_of_what_is_not_convex(
 
 
 @given(convex, seeds, shares, steps, st.booleans())
-@settings(max_examples=80, deadline=None)
 def test_theorem_2_1_one_step_of_rule_2_beats_one_of_rule_1(
     kind: str, seed: int, share: float, count: int, inside: bool
 ) -> None:
@@ -103,7 +100,6 @@ def test_theorem_2_1_one_step_of_rule_2_beats_one_of_rule_1(
 
 
 @given(convex, seeds, shares, st.integers(2, 12), st.data())
-@settings(max_examples=60, deadline=None)
 def test_theorem_2_1_holds_at_later_weights_where_definition_1_holds_there(
     kind: str, seed: int, share: float, count: int, data: st.DataObject
 ) -> None:
@@ -117,7 +113,6 @@ def test_theorem_2_1_holds_at_later_weights_where_definition_1_holds_there(
 
 
 @given(convex, seeds, shares, steps, st.booleans())
-@settings(max_examples=80, deadline=None)
 def test_theorem_2_2_the_old_loss_is_kept_as_printed_and_sharpened(
     kind: str, seed: int, share: float, count: int, sharper: bool
 ) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cuber.errors import CuberError
 from cuber.subspace import Projector
-from cuber.theory.definitions import positive_correlation, sufficient_projection
+from cuber.theory.definitions import positive_correlation, shape, sufficient_projection
 from cuber.theory.losses import Constant, Loss
 
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -41,7 +41,7 @@ class TwoTasks:
     def __post_init__(self) -> None:
         if self.start.dim() != 2 or self.basis.dim() != 2 or self.basis.shape[0] != self.start.shape[1]:
             raise CuberError(
-                f"the weights are {_shape(self.start)} and the basis {_shape(self.basis)}: "
+                f"the weights are {shape(self.start)} and the basis {shape(self.basis)}: "
                 "give out x d and d x rank, the same d"
             )
         if self.new.lipschitz is None and not self.new.convex:
@@ -131,7 +131,3 @@ def follow(rule: Rule, tasks: TwoTasks, step_size: float, steps: int) -> Path:
         gradients.append(tasks.new.gradient(weights[-1]))
         weights.append(weights[-1] - step_size * rule(gradients[-1], tasks.basis))
     return Path(tasks, step_size, weights, gradients)
-
-
-def _shape(tensor: Tensor) -> str:
-    return " x ".join(map(str, tensor.shape))

@@ -18,6 +18,7 @@ from cuber.theory.theorems import (
     old_loss_is_kept,
     rule_2_beats_rule_1,
 )
+from cuber.theory.thresholds import largest_smooth_step
 
 BELOW = 0.9
 """Of the step size that a theorem must stay below, if nobody asks for another."""
@@ -99,15 +100,10 @@ def sweep(
 
 def _station(tasks: TwoTasks, degrees: float, steps: int, step_size: float | None) -> Station:
     alpha = BELOW * _admitted(tasks, steps) if step_size is None else step_size
-    if alpha == 0:
-        raise CuberError(
-            f"at {degrees:g} degrees the old task's gradient is 0, so theorem 1 admits no step at all: "
-            "learn the old task for fewer steps, or name a step size"
-        )
     return Station(degrees, follow(rule_1, tasks, alpha, steps), follow(rule_2, tasks, alpha, steps))
 
 
 def _admitted(tasks: TwoTasks, steps: int) -> float:
     """What theorem 1 admits; where the cosine is too small for that, what the other conditions do."""
     H, B, old = tasks.H.value, tasks.B.value, float(tasks.g_old.norm())
-    return largest_step(tasks, steps) or min(1 / H, old / (H * B * steps))
+    return largest_step(tasks, steps) or min(largest_smooth_step(H), old / (H * B * steps))

@@ -13,6 +13,7 @@ from cuber.theory.rules import Path, TwoTasks
 from cuber.theory.thresholds import (
     largest_backward_step,
     largest_joint_step,
+    largest_smooth_step,
     sharper_backward_step,
     smallest_eps1,
     smallest_eps2,
@@ -171,7 +172,7 @@ def _gamma(path: Path) -> float:
 
 def _step_conditions(path: Path) -> list[Condition]:
     return [
-        Condition("step size", path.step_size, below=1 / path.tasks.H.value),
+        Condition("step size", path.step_size, below=largest_smooth_step(path.tasks.H.value)),
         Condition("gamma", _gamma(path), below=1.0),
     ]
 

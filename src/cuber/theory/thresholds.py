@@ -48,6 +48,15 @@ def largest_gamma(cosine: float, old: float, new: float) -> float | None:
     return math.sqrt(min(square, 1.0)) if square > 0 else None
 
 
+def largest_smooth_step(H: float) -> float:
+    """``1 / H``, which steps must stay below in any case; what does not curve sets no limit.
+
+    >>> largest_smooth_step(4), largest_smooth_step(0)
+    (0.25, inf)
+    """
+    return 1 / H if H else math.inf
+
+
 def largest_joint_step(cosine: float, H: float, B: float, K: int, old: float, new: float) -> float:
     """The step size that theorem 1 must stay below, ``min(1 / H, gamma ||g1|| / (H B K))``; 0 where it has none.
 
@@ -55,7 +64,7 @@ def largest_joint_step(cosine: float, H: float, B: float, K: int, old: float, ne
     (0.05, 0.0)
     """
     gamma = largest_gamma(cosine, old, new)
-    return 0.0 if gamma is None else min(1 / H, gamma * old / (H * B * K))
+    return 0.0 if gamma is None else min(largest_smooth_step(H), gamma * old / (H * B * K) if H else math.inf)
 
 
 def largest_backward_step(eps2: float, H: float, B: float, k: int, old: float) -> float:

@@ -30,8 +30,8 @@ class Observer(Protocol):
 
     records: Records
 
-    def began(self, loader: Iterable[Batch]) -> None:
-        """A task has begun, and no step has been made."""
+    def began(self, sample: list[Batch]) -> None:
+        """A task has begun, the learner has looked at a sample of it, and no step has been made."""
 
     def ending(self, loader: Iterable[Batch]) -> None:
         """A task has been learnt, and ``end_task`` comes next."""
@@ -54,8 +54,8 @@ class Conditions:
         self.learner = learner
         self.records: Records = []
 
-    def began(self, loader: Iterable[Batch]) -> None:
-        learner, sample = self.learner, self.learner.take(loader)
+    def began(self, sample: list[Batch]) -> None:
+        learner = self.learner
         with learner.as_task(None):  # as the learner itself looked: before any scaling
             gradients = learner.mean_gradients(sample)
             smoothness = curvatures(learner, sample)

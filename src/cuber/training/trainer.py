@@ -82,16 +82,18 @@ class Trainer:
         if state is None:
             with seeded(self._seed("begin"), device):
                 self.learner.begin_task(self._look, self.recipe.loss_fn, steps=len(self._loader))
-                if self.recipe.observer is not None:
-                    self.recipe.observer.began(self._look)
+            if self.recipe.observer is not None:
+                with seeded(self._seed("observe"), device):
+                    self.recipe.observer.began(self.sample())
         with seeded(self._seed("train"), device):
             self._prepare(state)
             while not self._over:
                 self._train_epoch(pause)
             self._keep_the_best()
-        with seeded(self._seed("end"), device):
-            if self.recipe.observer is not None:
+        if self.recipe.observer is not None:
+            with seeded(self._seed("observe"), device):
                 self.recipe.observer.ending(self._look)
+        with seeded(self._seed("end"), device):
             self.learner.end_task(self._look)
         return self.history
 
