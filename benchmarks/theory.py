@@ -38,12 +38,13 @@ Row = dict[str, Any]
 
 
 class Measured(Conditions):
-    """Also measures what each old task's test loss is before and after the new one."""
+    """Also measures each old task's test loss before and after the new one, and where the weights went meanwhile."""
 
     def __init__(self, learner: CUBER, stream: Stream) -> None:
         super().__init__(learner)
-        self.stream, self.before = stream, {}
-        self.changes: list[dict[int, float]] = []
+        self.stream = stream
+        self.before: dict[int, float] = {}
+        self.measured: list[dict[int, Row]] = []
 
     def began(self, sample: list[Batch]) -> None:
         super().began(sample)
@@ -52,7 +53,16 @@ class Measured(Conditions):
     def ending(self, loader: Iterable[Batch]) -> None:
         super().ending(loader)
         after = self._losses()
-        self.changes.append({old: after[old] - self.before[old] for old in after})
+        self.measured.append(
+            {old: {"loss gain": self.before[old] - after[old], **self._movement(old)} for old in after}
+        )
+
+    def _movement(self, old: int) -> Row:
+        """Theorem 2 (2)'s two terms with the way that was walked: along the old gradient, and in the old subspace."""
+        learner = self.learner
+        parts = [learner.drift(name) @ learner.memory[name].basis_of(old) for name in learner.layers]
+        agreements = [layer["old"][old]["agreement"] for layer in self.records[learner.tasks].values()]
+        return {"along": sum(agreements), "moved": sum(float(part.square().sum()) for part in parts)}
 
     def _losses(self) -> dict[int, float]:
         losses = {}
@@ -86,7 +96,7 @@ def rows(benchmark: str, name: str, seed: int) -> list[Row]:
                     "seed": seed,
                     "task": task,
                     "old": old,
-                    "loss gain": -observer.changes[task][old],
+                    **observer.measured[task][old],
                     "accuracy gain": after - before,
                     "ratio": mean([one["ratio"] for one in layers]),
                     "cosine": mean([one["cosine"] for one in known]),
@@ -103,7 +113,9 @@ def rows(benchmark: str, name: str, seed: int) -> list[Row]:
     return found
 
 
-PREDICTORS = ("cosine", "least cosine", "ratio", "margin", "step size", "in regime 3", "age")
+PREDICTORS = ("cosine", "least cosine", "ratio", "margin", "step size", "in regime 3", "age", "along", "moved")
+AMONG_FREE = ("cosine", "margin", "age", "along", "moved")
+"""Predictors among the pairs in regime 3 somewhere: the others are protected, and have nothing to gain or lose."""
 OUTCOMES = ("loss gain", "accuracy gain")
 
 
@@ -138,16 +150,18 @@ def show(found: list[Row]) -> None:
             print(f"\n{stream}, {name}: {pairs} pairs, {seeds} seeds")
             print(f"  loss gain {gains[0]:+.4f} (better in {better:.0%}), accuracy gain {gains[1]:+.2f}")
             print(f"  theorem 1's eps2 met in {met[0]:.1%} of layers, one step within theorem 2 (2) in {met[1]:.1%}")
-            for predictor in PREDICTORS:
+            free = [row for row in chosen if row["in regime 3"]]
+            for among, predictor in [(chosen, name) for name in PREDICTORS] + [(free, name) for name in AMONG_FREE]:
                 cells = []
                 for outcome in OUTCOMES:
-                    value = correlation(chosen, predictor, outcome)
-                    limits = interval(chosen, lambda part, p=predictor, o=outcome: correlation(part, p, o))
+                    value = correlation(among, predictor, outcome)
+                    limits = interval(among, lambda part, p=predictor, o=outcome: correlation(part, p, o))
                     words = "-" if value is None else f"{value:+.2f}"
                     cells.append(
                         words + (f" [{limits[0]:+.2f}, {limits[1]:+.2f}]" if limits and value is not None else "")
                     )
-                print(f"  {predictor:14s} {cells[0]:26s} {cells[1]}")
+                which = f"{predictor}, of {len(free)} free" if among is free else predictor
+                print(f"  {which:24s} {cells[0]:26s} {cells[1]}")
 
 
 def main() -> None:

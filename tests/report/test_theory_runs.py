@@ -16,7 +16,8 @@ LAYER = "a.0"
 
 
 def conditions(cosine: float | None, eps2: float | None = 0.5, step_size: float | None = 0.0) -> dict:
-    return {"ratio": 0.8, "cosine": cosine, "eps2": eps2, "step_size": step_size}
+    agreement = None if cosine is None else cosine / 100
+    return {"ratio": 0.8, "cosine": cosine, "eps2": eps2, "step_size": step_size, "agreement": agreement}
 
 
 def theory(cosines: list[list[float | None]], **changes: float | None) -> list[dict]:
@@ -39,6 +40,14 @@ def test_a_pair_has_what_the_old_task_gained_while_the_new_one_was_learnt() -> N
     ]
 
 
+def test_a_pair_has_the_mean_cosine_and_the_whole_agreement_of_its_layers() -> None:
+    recorded = theory([[], [0.6], [None, None]])
+    recorded[1]["b.1"] = {"old": {"0": conditions(0.2)}}
+    first, nothing, _ = pairs(result(theory=recorded))
+    assert (first.cosine, first.agreement) == pytest.approx((0.4, 0.008))
+    assert (nothing.cosine, nothing.agreement) == (None, None)
+
+
 def test_a_summary_counts_over_layers_pairs_and_seeds() -> None:
     other = theory([[], [0.5], [None, -0.3]], step_size=1.0)
     other[2][LAYER]["old"]["0"] |= {"eps2": None, "step_size": None, "ratio": 0.7}
@@ -48,7 +57,7 @@ def test_a_summary_counts_over_layers_pairs_and_seeds() -> None:
     assert summary.agreeing == pytest.approx(50)
     assert summary.correlation == pytest.approx(100 * 2 / 6)
     assert summary.steps == 4  # (1 / 0.125) ^ (2 / 3)
-    assert Summary(Variant("cuber", [result(theory=RECORDED, accuracy=ACCURACY)])).predicts == 1
+    assert Summary(Variant("cuber", [result(theory=RECORDED, accuracy=ACCURACY)])).predicts("cosine") == 1
 
 
 def test_the_page_shows_it_beside_the_backward_transfer_that_was_measured() -> None:
@@ -57,9 +66,9 @@ def test_the_page_shows_it_beside_the_backward_transfer_that_was_measured() -> N
     assert "How far the theorems' conditions were met" in page.text
     row = page.cells[page.cells.index("looked at") :]
     row = row[row.index("cuber") + 1 :]
-    assert row[:6] == ["3", "100 %", "67 %", "33 %", "0", "+1.00"]
+    assert row[:7] == ["3", "100 %", "67 %", "33 %", "0", "+1.00", "+1.00"]
     told = page.cells[page.cells.index("+0.60 of 0.50, ratio 0.80") - 2 :]
-    assert told[:4] == ["1", "0", "+0.60 of 0.50, ratio 0.80", "+2.0"]
+    assert told[:5] == ["1", "0", "+0.60 of 0.50, ratio 0.80", "+0.0060", "+2.0"]
     assert "gpm" not in row[: row.index("old")]
 
 

@@ -25,15 +25,22 @@ class Looking(Conditions):
         super().__init__(learner)
         self.first: list[dict[str, torch.Tensor]] = []
         self.kept: list[dict[str, torch.Tensor]] = []
+        self.weights: list[dict[str, torch.Tensor]] = []
+        """When a task began, when it had been learnt, when the next one began, ..."""
 
     def began(self, sample: list[Batch]) -> None:
         super().began(sample)
         with self.learner.as_task(None):
             self.first.append(self.learner.mean_gradients(sample))
+        self._weigh()
 
     def ending(self, loader: Any) -> None:
         super().ending(loader)
         self.kept.append(self.learner.mean_gradients(loader))
+        self._weigh()
+
+    def _weigh(self) -> None:
+        self.weights.append({name: layer.matrix().detach().clone() for name, layer in self.learner.layers.items()})
 
 
 def learn(
@@ -100,6 +107,8 @@ def test_what_the_theorems_ask_for_by_hand() -> None:
                 assert conditions["cosine"] == pytest.approx(cosine, abs=1e-6)
                 assert conditions["eps2"] == pytest.approx(float(ended.norm() / new.norm()) / 2)
                 assert conditions["step_size"] == pytest.approx(allowed, rel=1e-4, abs=1e-9)
+                moved = looking.weights[2 * task + 1][name] - looking.weights[2 * task][name]
+                assert conditions["agreement"] == pytest.approx(-float((ended * moved).sum()), rel=1e-4, abs=1e-7)
                 seen += 1
     assert seen == 6
 
@@ -155,7 +164,7 @@ def test_a_layer_that_an_old_task_did_not_reach_has_no_cosine() -> None:
     observer.began([(x, y)])
     told = observer.records[2][name]["old"]
     assert told[0]["ratio"] > 0
-    assert (told[0]["cosine"], told[0]["eps2"], told[0]["step_size"]) == (None, None, None)
+    assert [told[0][part] for part in ("cosine", "eps2", "step_size", "agreement")] == [None] * 4
     assert told[1]["cosine"] is not None
 
 

@@ -173,7 +173,8 @@ def _are_conditions(of_task: tuple[int, Any]) -> bool:
     task, by_layer = of_task
     known = [one for layer in by_layer.values() for one in layer["old"].items()]
     return all(
-        old < task and {"ratio", "cosine", "eps2", "step_size"} <= conditions.keys() for old, conditions in known
+        old < task and {"ratio", "cosine", "eps2", "step_size", "agreement"} <= conditions.keys()
+        for old, conditions in known
     )
 
 

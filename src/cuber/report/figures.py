@@ -13,7 +13,7 @@ from cuber.report import drawing, maps, plots
 from cuber.report.content import Benchmark, Content, Variant
 from cuber.report.plots import Marks
 from cuber.report.style import Mark
-from cuber.report.theory.runs import cosine_against_change
+from cuber.report.theory.runs import prediction
 from cuber.report.words import memory, seconds, spread_words
 
 
@@ -43,8 +43,9 @@ def comparisons(benchmark: Benchmark, marks: Marks) -> Iterator[Picture]:
         ),
         (
             "conditions",
-            cosine_against_change(benchmark, marks),
-            "Cosine of each old task's gradient with the new one's against the old task's change; the table has both.",
+            prediction(benchmark, marks),
+            "Cosine of old and new gradient, and their agreement all the way, against the old task's change. "
+            "The table has the numbers.",
         ),
         (
             "pool-sizes",

@@ -195,11 +195,11 @@ def _note(axes: Axes, x: float, row: int, text: str) -> None:
     axes.annotate(text, (x, row), (5, 0), textcoords="offset points", va="center", fontsize=7.5, color=LIGHT["quiet"])
 
 
-def make_panels(count: int) -> tuple[Figure, list[Axes]]:
+def make_panels(count: int, *, share_x: bool = True) -> tuple[Figure, list[Axes]]:
     columns = min(count, PANELS_IN_A_ROW if count > PANELS_IN_A_ROW + 2 or count == PANELS_IN_A_ROW else 3)
     rows = math.ceil(count / columns)
     figure = Figure((WIDTH, 0.5 + 1.55 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(rows, columns, sharex=share_x, sharey=True, squeeze=False)
     panels = list(grid.flat)
     for axes in panels[count:]:
         axes.remove()

@@ -38,7 +38,7 @@ class Observer(Protocol):
 
 
 class Conditions:
-    """For each task, layer and old task: ratio, cosine, and what theorems 1 and 2 would have asked for.
+    """For each task, layer and old task: ratio, cosine, what the theorems would have asked for, and what came of it.
 
     Constants are estimated, in the layer alone and at one point: the smoothness where a task begins (the new task's)
     and where it ended (the old one's), the first gradient in the place of the Lipschitz constant.
@@ -68,14 +68,17 @@ class Conditions:
         gradients = self.learner.mean_gradients(loader)
         smoothness = curvatures(self.learner, self.learner.take(loader))
         for name, gradient in gradients.items():
-            self._layer(name)["last"] = {"gradient": float(gradient.norm()), "smoothness": smoothness.get(name)}
+            layer = self._layer(name)
+            layer["last"] = {"gradient": float(gradient.norm()), "smoothness": smoothness.get(name)}
+            for old, conditions in layer["old"].items():
+                conditions["agreement"] = self._agreement(name, old)
 
     def _conditions(self, name: str, old: int, gradient: Tensor) -> dict[str, float | None]:
         """Of an old task in a layer. None where it is not known: the old task did not come by there, say."""
         kept, new = self.learner.gradients[old].get(name), float(gradient.norm())
         ratio = sufficient_projection(gradient, self.learner.memory[name].basis_of(old))
         if kept is None or kept.norm == 0:
-            return {"ratio": ratio, "cosine": None, "eps2": None, "step_size": None}
+            return {"ratio": ratio, "cosine": None, "eps2": None, "step_size": None, "agreement": None}
         cosine = positive_correlation(kept, gradient)
         curvature = [self.records[old].get(name, {}).get("last"), self._layer(name)["first"]]
         known = [of_task["smoothness"] for of_task in curvature if of_task]
@@ -85,7 +88,13 @@ class Conditions:
             "cosine": cosine,
             "eps2": smallest_eps2(0.0, kept.norm, new),
             "step_size": largest_backward_step(cosine, 2 * max(known), new, 1, kept.norm) if both else None,
+            "agreement": None,
         }
+
+    def _agreement(self, name: str, old: int) -> float | None:
+        """What the old task gained at first order by the way that the layer went, ``-<g_old, w - w'>``."""
+        kept, drift = self.learner.gradients[old].get(name), self.learner.drift(name)
+        return None if kept is None else -positive_correlation(kept, drift) * kept.norm * float(drift.norm())
 
     def _layer(self, name: str) -> dict[str, Any]:
         """Where to write of a layer in the present task; of tasks that nobody looked on at there is nothing."""

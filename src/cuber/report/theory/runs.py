@@ -10,13 +10,17 @@ from matplotlib.figure import Figure
 
 from cuber import statistics
 from cuber.report.content import Benchmark, PlainResult, Variant
-from cuber.report.plots import MOST_PANELS, Marks, add_legend, evenly, make_panels
+from cuber.report.plots import Marks, add_legend, make_panels
 from cuber.report.style import LIGHT
-from cuber.report.words import shorten
 
 Conditions = Mapping[str, Any]
-"""Ratio, cosine, ``eps2`` (what theorem 1 asks for), ``step_size`` (what theorem 2 (2) allows for one step)."""
+"""Ratio, cosine, ``eps2`` (what theorem 1 asks for), ``step_size`` (what theorem 2 (2) allows for one step),
+``agreement`` (``-<g_old, w - w'>``, what the old task's loss gained at first order)."""
 
+PREDICTORS = {
+    "cosine": "cosine when the new task begins, mean over layers",
+    "agreement": "agreement all the way, −⟨old gradient, change of weights⟩",
+}
 LEAST_EPS1 = 0.5**0.5
 """Theorem 2 (1) asks for this or more of the projection, whatever the step size."""
 
@@ -32,9 +36,18 @@ class Pair:
 
     @property
     def cosine(self) -> float | None:
-        """The mean over the layers."""
-        known = [one["cosine"] for one in self.layers.values() if one["cosine"] is not None]
+        """When the new task begins, the mean over the layers."""
+        known = self._known("cosine")
         return statistics.mean(known) if known else None
+
+    @property
+    def agreement(self) -> float | None:
+        """What the way that the weights went has in common with the old gradient, all layers together."""
+        known = self._known("agreement")
+        return sum(known) if known else None
+
+    def _known(self, name: str) -> list[float]:
+        return [one[name] for one in self.layers.values() if one[name] is not None]
 
 
 def pairs(result: PlainResult) -> Iterator[Pair]:
@@ -97,11 +110,10 @@ class Summary:
         """The most steps, over everything, for which the learning rate stays within theorem 2 (2)."""
         return max((steps_covered(one, self.variant.first["training"]["lr"]) for one in self._conditions), default=0)
 
-    @property
-    def predicts(self) -> float | None:
-        """The rank correlation of the cosine with what became of the old task."""
-        known = [(pair.cosine, pair.change) for pair in self._pairs if pair.cosine is not None]
-        return statistics.rank_correlation([cosine for cosine, _ in known], [change for _, change in known])
+    def predicts(self, name: str) -> float | None:
+        """The rank correlation of the cosine, or of the agreement, with what became of the old task."""
+        known = points(self.variant, name)
+        return statistics.rank_correlation([x for x, _ in known], [y for _, y in known])
 
     @staticmethod
     def _percent(held: list[bool]) -> float:
@@ -118,25 +130,26 @@ def steps_covered(conditions: Conditions, lr: float) -> int:
     return int((allowed / lr) ** (2 / 3) + 1e-9)
 
 
-def cosine_against_change(benchmark: Benchmark, marks: Marks) -> Figure | None:
-    """A panel for each layer, a point for each new task and old task: do those that agree gain?"""
+def points(variant: Variant, name: str) -> list[tuple[float, float]]:
+    """The cosine or the agreement of each pair of tasks, and the old one's change."""
+    known = [(getattr(pair, name), pair.change) for result in variant.results for pair in pairs(result)]
+    return [(x, change) for x, change in known if x is not None]
+
+
+def prediction(benchmark: Benchmark, marks: Marks) -> Figure | None:
+    """A point for each new task and old task: did those gain that agreed at the beginning, or all the way?"""
     variants = [variant for variant in benchmark.variants if has_theory(variant)]
-    every = list(dict.fromkeys(layer for variant in variants for layer in layers_of(variant)))
-    if not every:
+    if not variants:
         return None
-    layers = [every[place] for place in evenly(len(every), MOST_PANELS)]
-    figure, grid = make_panels(len(layers))
-    for axes, layer in zip(grid, layers, strict=True):
-        axes.set_title(shorten(layer, 28))
+    figure, panels = make_panels(len(PREDICTORS), share_x=False)
+    for axes, (name, title) in zip(panels, PREDICTORS.items(), strict=True):
         axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8)
         axes.axvline(0, color=LIGHT["quiet"], linewidth=0.8)
+        axes.set_xlabel(title)
         for variant in variants:
             mark = marks[variant.label]
-            told = [(pair.layers.get(layer, {}).get("cosine"), pair) for r in variant.results for pair in pairs(r)]
-            points = [(cosine, pair.change) for cosine, pair in told if cosine is not None]
             style: dict[str, Any] = {"color": mark.colour, "marker": mark.marker, "linestyle": "none", "alpha": 0.7}
-            axes.plot([x for x, _ in points], [y for _, y in points], **style)
-    figure.supxlabel("cosine between old and new gradient when the new task begins", fontsize=8, color=LIGHT["quiet"])
-    figure.supylabel("old task's change (points)", fontsize=8, color=LIGHT["quiet"])
+            axes.plot(*zip(*points(variant, name), strict=True), **style)
+    panels[0].set_ylabel("old task's change (points)")
     add_legend(figure, variants, marks, lines=False)
     return figure
