@@ -102,6 +102,15 @@ def test_theorem_2_1_one_step_of_rule_2_beats_one_of_rule_1(
         assert difference <= theorem.bound + ROUNDING
 
 
+@given(st.floats(0, 0.999999), st.floats(0, 1))
+def test_theorem_2_1_asks_for_more_than_its_other_proof_needs(alpha_times_H: float, further: float) -> None:
+    """The inequality by which docs/theory.md shows that the old gradient may lie anywhere; for larger ratios too."""
+    least = smallest_eps1(alpha_times_H, H=1.0)
+    ratio = least + further * (1 - least)
+    outside = math.sqrt(max(0.0, 1 - ratio**2))
+    assert 2 * ratio - 1 >= alpha_times_H * (outside + ratio / 2)
+
+
 @given(convex, seeds, shares, st.integers(2, 12), st.data())
 def test_theorem_2_1_holds_at_later_weights_where_definition_1_holds_there(
     kind: str, seed: int, share: float, count: int, data: st.DataObject

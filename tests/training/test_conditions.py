@@ -11,6 +11,8 @@ import torch
 
 import cuber
 from cuber.batches import Batch
+from cuber.cli import main
+from cuber.experiments.results import load
 from cuber.subspace import NO_FORGETTING
 from cuber.training import Conditions, RunDirectory, Stopped
 from cuber.training.conditions import curvatures
@@ -52,6 +54,12 @@ def learn(
     return cuber.learn(learner, stream or small.stream(), observer=observer, **training), observer
 
 
+@pytest.fixture(scope="module")
+def whole() -> cuber.Result:
+    """A run that nobody stops."""
+    return learn()[0]
+
+
 def without_theory(result: cuber.Result) -> dict[str, Any]:
     return figures(dataclasses.replace(result, theory=[]))
 
@@ -74,12 +82,11 @@ def test_looking_changes_no_bit(samples: str) -> None:
         assert torch.equal(tensor, looked_at.state_dict()[name]), name
 
 
-def test_the_conditions_are_those_that_the_learner_decided_its_regimes_by() -> None:
-    result, _ = learn()
+def test_the_conditions_are_those_that_the_learner_decided_its_regimes_by(whole: cuber.Result) -> None:
     decided = 0
-    for task, by_layer in enumerate(result.regimes):
+    for task, by_layer in enumerate(whole.regimes):
         for name, by_task in by_layer.items():
-            conditions = result.theory[task][name]["old"]
+            conditions = whole.theory[task][name]["old"]
             assert conditions.keys() == by_task.keys()
             for old, regime in by_task.items():
                 assert conditions[old]["ratio"] == pytest.approx(regime["ratio"], rel=1e-6)
@@ -133,8 +140,7 @@ def test_a_layers_curvature_is_the_largest_of_its_own_hessian() -> None:
 
 
 @pytest.mark.parametrize("epochs", [1, 7, 13])
-def test_a_run_that_goes_on_keeps_what_was_recorded(tmp_path: Path, epochs: int) -> None:
-    whole, _ = learn(directory=tmp_path / "whole")
+def test_a_run_that_goes_on_keeps_what_was_recorded(whole: cuber.Result, tmp_path: Path, epochs: int) -> None:
     with pytest.raises(Stopped):
         learn(directory=RunDirectory(tmp_path / "run", loggers=[StopAt(epochs)]))
     result, _ = learn(directory=tmp_path / "run")
@@ -142,8 +148,9 @@ def test_a_run_that_goes_on_keeps_what_was_recorded(tmp_path: Path, epochs: int)
     assert cuber.Result.load(tmp_path / "run").theory == whole.theory
 
 
-def test_who_looks_on_from_the_middle_has_nothing_to_tell_of_what_was_before(tmp_path: Path) -> None:
-    whole, _ = learn()
+def test_who_looks_on_from_the_middle_has_nothing_to_tell_of_what_was_before(
+    whole: cuber.Result, tmp_path: Path
+) -> None:
     with pytest.raises(Stopped):
         learn(observed=False, directory=RunDirectory(tmp_path / "run", loggers=[StopAt(3)]))
     result, _ = learn(directory=tmp_path / "run")
@@ -172,3 +179,42 @@ def test_a_layer_that_an_old_task_did_not_reach_has_no_cosine() -> None:
 def test_methods_without_old_gradients_are_refused(method: type[cuber.Method]) -> None:
     with pytest.raises(cuber.CuberError, match=f"which {method.__name__.lower()} does not keep: choose cuber"):
         Conditions(method(small.model()))
+
+
+# On the command line
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit:
+            main(["run", "split-digits", "--epochs", "1", "--tasks", "2", "--quiet", *arguments])
+        captured = capsys.readouterr()
+        return exit.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+def test_the_command_records_and_says_when_a_finished_run_has_not(command, tmp_path: Path) -> None:
+    plain, told = tmp_path / "plain", tmp_path / "told"
+    assert command("--out", str(plain))[0] == command("--theory", "--out", str(told))[0] == 0
+    assert cuber.Result.load(plain).theory == []
+    assert list(cuber.Result.load(told).theory[1]) == ["backbone.layers.0", "backbone.layers.1"]
+    assert load([told])[0].result is not None  # whoever makes tables can read it
+    assert ", without what --theory records; --fresh" in command("--theory", "--out", str(plain))[1]
+    assert "holds this run already; --fresh" in command("--theory", "--out", str(told))[1]
+
+
+def test_a_method_without_old_gradients_is_refused_before_anything_is_written(command, tmp_path: Path) -> None:
+    code, out, err = command("--theory", "--method", "trgp", "--out", str(tmp_path / "run"))
+    assert (code, out) == (2, "")
+    assert "which trgp does not keep: choose cuber" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_records_that_make_no_sense_are_damage(command, tmp_path: Path) -> None:
+    command("--theory", "--out", str(tmp_path / "run"))
+    path = tmp_path / "run" / "result.json"
+    path.write_text(path.read_text().replace('"agreement"', '"disagreement"'))
+    (run,) = load([tmp_path / "run"])
+    assert "its 'theory' makes no sense" in run.reason
