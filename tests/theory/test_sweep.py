@@ -45,7 +45,7 @@ def test_the_same_seed_draws_the_same_tasks_and_another_others() -> None:
 @given(exact, st.integers(0, 2**31), st.integers(1, 15), st.integers(0, 4))
 def test_what_the_theorems_promise_is_kept_at_every_angle(kind: str, seed: int, steps: int, old_steps: int) -> None:
     swept = sweep(kind, angles=4, seed=seed, steps=steps, old_steps=old_steps)
-    assert swept.stations[0].theorem_1.conditions[1].holds  # gamma, by the choice of the step size
+    assert swept.stations[0].theorem_1.condition("gamma").holds  # by the choice of the step size
     for station in swept.stations:
         path, other = station.by_rule_2, station.by_rule_1
         if station.theorem_1.holds:

@@ -167,14 +167,14 @@ def test_every_number_of_the_theorems_by_hand() -> None:
     assert (tasks.H.value, tasks.B.value, tasks.cosine, tasks.ratio) == (2, 2.5, 1, 1)
     energy, length = 2.5**2 + 2.475**2, 2.5 + 2.475
     expected = {
-        "1 (1)": ([0.5, 1.0, 2.04 * 0.5 / 10], {"descent": -0.005 * energy, "curvature": 0.0001 * energy}),
-        "1 (2)": ([0.5, 1.0], {"progress": 2 / 0.02 * (0.125 + 3.125), "old gradient": 0.5, "drift": 0.005}),
+        "1 (1)": ([0.5, 1.0, 2.5, 2.04 * 0.5 / 10], {"descent": -0.005 * energy, "curvature": 0.0001 * energy}),
+        "1 (2)": ([0.5, 1.0, 2.5], {"progress": 2 / 0.02 * (0.125 + 3.125), "old gradient": 0.5, "drift": 0.005}),
         "2 (1)": (
-            [0.5, 1.0, math.sqrt(1.04 / 2.02), 2.04 * 0.5 / 10],
+            [0.5, 1.0, 2.5, math.sqrt(1.04 / 2.02), 2.04 * 0.5 / 10],
             {"rule 2's step": -0.005 * 0.98 * 6.25, "rule 1's step": 0.0},
         ),
-        "2 (2)": ([1.0, 4 * 0.5 / (5 * 2**1.5)], {"agreement": -0.005 * length, "curvature": 0.0001 * energy}),
-        "2 (2), sharper": ([1.0, 0.2], {"agreement": -0.005 * length, "curvature": 0.00005 * length**2}),
+        "2 (2)": ([4 * 0.5 / (5 * 2**1.5), 2.5, 1.0], {"agreement": -0.005 * length, "curvature": 0.0001 * energy}),
+        "2 (2), sharper": ([0.2, 2.5, 1.0], {"agreement": -0.005 * length, "curvature": 0.00005 * length**2}),
     }
     found = {theorem.name: theorem for theorem in theorems(path)}
     assert found.keys() == expected.keys()
@@ -187,6 +187,7 @@ def test_every_number_of_the_theorems_by_hand() -> None:
         "theorem 1 (1): F(w_K) - F(w_0) <= -0.0619 (descent) + 0.00124 (curvature) = -0.0606",
         "  step size: 0.01 < 0.5 holds",
         "  gamma: 0.2 < 1 holds",
+        "  Lipschitz constant: 2.5 >= 2.5 holds",
         "  positive correlation: 1 >= 0.102 holds",
     ]
 
@@ -196,6 +197,14 @@ def test_the_less_smooth_loss_decides_and_both_must_be_proven() -> None:
     for old, new in ((steep, gentle), (gentle, steep)):
         H = TwoTasks(old, new, at(1.0), torch.eye(1).double()).H
         assert (H.value, H.exact) == (6.0, False)
+
+
+def test_a_lipschitz_constant_that_the_path_exceeds_proves_nothing() -> None:
+    """Steps that overshoot make the gradient grow, and the first one is no bound any more."""
+    tasks = TwoTasks(line(1e-3, 0), line(1, 2), at(1000.0), torch.eye(1).double())
+    path = follow(rule_2, tasks, step_size=2.5, steps=3)
+    assert path.norms[-1] > 2 * path.norms[0]
+    assert [theorem.condition("Lipschitz constant").holds for theorem in theorems(path)] == [False] * 5
 
 
 def test_losses_that_do_not_curve_set_no_limit_to_the_step() -> None:

@@ -136,7 +136,7 @@ def test_a_layers_curvature_is_the_largest_of_its_own_hessian() -> None:
         assert not layer.with_bias
         size = layer.parameter.numel()
         hessian = torch.autograd.functional.hessian(loss, layer.parameter.detach()).reshape(size, size)
-        assert found[name] == pytest.approx(float(torch.linalg.matrix_norm(hessian, 2)), rel=0.02)
+        assert found[name] == pytest.approx(float(torch.linalg.matrix_norm(hessian, 2)), rel=0.1)
 
 
 @pytest.mark.parametrize("epochs", [1, 7, 13])

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 ENOUGH = 1e-6
-"""Power iteration ends when the estimate changes by less than this share of it."""
 FEWEST_PRODUCTS, MOST_PRODUCTS = 20, 100
-"""It may stand still for a while before the largest eigenvalue takes over."""
+"""Power iteration may stand still for a while before the largest eigenvalue takes over."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,12 @@ def largest_curvature(value: Callable[[Tensor], Tensor], weight: Tensor) -> floa
     return power_iteration(lambda v: torch.autograd.grad(slope, at, v, retain_graph=True)[0], weight)
 
 
-def power_iteration(product: Callable[[Tensor], Tensor], like: Tensor) -> float:
+def power_iteration(
+    product: Callable[[Tensor], Tensor], like: Tensor, enough: float = ENOUGH, fewest: int = FEWEST_PRODUCTS
+) -> float:
     """The largest absolute eigenvalue of a symmetric matrix that is known by its products; from below.
 
+    It ends, after ``fewest`` products at the earliest, when the estimate changes by less than the share ``enough``.
     The first vector is drawn from a generator of its own: nobody else's random numbers change.
     """
     generator = torch.Generator().manual_seed(0)
@@ -112,6 +114,6 @@ def power_iteration(product: Callable[[Tensor], Tensor], like: Tensor) -> float:
     for count in range(1, MOST_PRODUCTS + 1):
         vector = product(vector / vector.norm())
         before, largest = largest, float(vector.norm())
-        if not largest or (count >= FEWEST_PRODUCTS and abs(largest - before) <= ENOUGH * largest):
+        if not largest or (count >= fewest and abs(largest - before) <= enough * largest):
             break
     return largest

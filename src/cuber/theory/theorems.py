@@ -68,6 +68,10 @@ class Theorem:
     def bound(self) -> float:
         return sum(self.terms.values())
 
+    def condition(self, name: str) -> Condition:
+        """One of the conditions."""
+        return next(condition for condition in self.conditions if condition.name == name)
+
     def __str__(self) -> str:
         terms = " + ".join(f"{value:.3g} ({name})" for name, value in self.terms.items())
         lines = [f"theorem {self.name}: {self.quantity} <= {terms} = {self.bound:.3g}", *map(str, self.conditions)]
@@ -122,8 +126,9 @@ def old_loss_is_kept(path: Path, eps2: float | None = None, *, sharper: bool = F
     }
     largest = (sharper_backward_step if sharper else largest_backward_step)(demanded, H, tasks.B.value, k, old)
     conditions = [
-        Condition("positive correlation at every step", least, at_least=demanded),
         Condition("step size", alpha, below=largest),
+        _steepness(path),
+        Condition("positive correlation at every step", least, at_least=demanded),
     ]
     return Theorem("2 (2), sharper" if sharper else "2 (2)", conditions, "L1(w_K) - L1(w_0)", terms)
 
@@ -175,7 +180,13 @@ def _step_conditions(path: Path) -> list[Condition]:
     return [
         Condition("step size", path.step_size, below=largest_smooth_step(path.tasks.H.value)),
         Condition("gamma", _gamma(path), below=1.0),
+        _steepness(path),
     ]
+
+
+def _steepness(path: Path) -> Condition:
+    """Whether B is what it is said to be, along this path: it may be estimated, or the steps too long for a proof."""
+    return Condition("Lipschitz constant", path.tasks.B.value, at_least=max(path.norms))
 
 
 def _correlation(path: Path) -> Condition:

@@ -21,6 +21,10 @@ from cuber.methods.method import Method
 from cuber.theory import positive_correlation, power_iteration, sufficient_projection
 from cuber.theory.thresholds import largest_backward_step, smallest_eps2
 
+CURVATURE_SAMPLES = 64
+ROUGHLY, FEWEST_PRODUCTS = 0.01, 8
+"""A product with a layer's Hessian takes several passes through the network: what an order of magnitude needs."""
+
 Records = list[dict[str, dict[str, Any]]]
 """Task -> layer -> ``first`` and ``last`` (norm of the gradient, smoothness), ``old`` (old task -> conditions)."""
 
@@ -61,7 +65,7 @@ class Conditions:
             smoothness = curvatures(learner, sample)
         for name, gradient in gradients.items():
             layer = self._layer(name)
-            layer["first"] = {"gradient": float(gradient.norm()), "smoothness": smoothness.get(name)}
+            layer["first"] = {"gradient": float(gradient.norm()), "smoothness": smoothness[name]}
             layer["old"] = {old: self._conditions(name, old, gradient) for old in range(learner.tasks)}
 
     def ending(self, loader: Iterable[Batch]) -> None:
@@ -69,7 +73,7 @@ class Conditions:
         smoothness = curvatures(self.learner, self.learner.take(loader))
         for name, gradient in gradients.items():
             layer = self._layer(name)
-            layer["last"] = {"gradient": float(gradient.norm()), "smoothness": smoothness.get(name)}
+            layer["last"] = {"gradient": float(gradient.norm()), "smoothness": smoothness[name]}
             for old, conditions in layer["old"].items():
                 conditions["agreement"] = self._agreement(name, old)
 
@@ -80,14 +84,13 @@ class Conditions:
         if kept is None or kept.norm == 0:
             return {"ratio": ratio, "cosine": None, "eps2": None, "step_size": None, "agreement": None}
         cosine = positive_correlation(kept, gradient)
-        curvature = [self.records[old].get(name, {}).get("last"), self._layer(name)["first"]]
-        known = [of_task["smoothness"] for of_task in curvature if of_task]
-        both = len(known) == 2 and None not in known
+        ended = self.records[old].get(name, {}).get("last", {}).get("smoothness")
+        H = None if ended is None else 2 * max(ended, self._layer(name)["first"]["smoothness"])
         return {
             "ratio": ratio,
             "cosine": cosine,
             "eps2": smallest_eps2(0.0, kept.norm, new),
-            "step_size": largest_backward_step(cosine, 2 * max(known), new, 1, kept.norm) if both else None,
+            "step_size": None if H is None else largest_backward_step(cosine, H, new, 1, kept.norm),
             "agreement": None,
         }
 
@@ -103,7 +106,8 @@ class Conditions:
 
 
 def curvatures(learner: LayerwiseMethod, sample: list[Batch]) -> dict[str, float]:
-    """The largest curvature of the mean loss over a sample within each layer that it reaches, where the weights are."""
+    """The largest curvature of the mean loss within each layer that it reaches, roughly, by a few samples."""
+    sample = batches.take(sample, CURVATURE_SAMPLES)
     layers = [layer for layer in learner.layers.values() if layer.trains]
     found: dict[str, float] = {}
     with evaluation_mode(learner.model), torch.enable_grad():
@@ -130,4 +134,4 @@ def _curvature(parameters: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> fl
 
     if not any(slope.requires_grad for slope in slopes):  # the loss is linear in these weights
         return 0.0
-    return power_iteration(product, torch.zeros(sum(sizes)).to(parameters[0]))
+    return power_iteration(product, torch.zeros(sum(sizes)).to(parameters[0]), ROUGHLY, FEWEST_PRODUCTS)

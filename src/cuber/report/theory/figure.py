@@ -74,8 +74,8 @@ def sweep_figure(sweep: Sweep) -> Figure:
 def _conditions(axes: Axes, sweep: Sweep) -> None:
     angles = [station.degrees for station in sweep.stations]
     ratios, cosines = ([getattr(s.tasks, name) for s in sweep.stations] for name in ("ratio", "cosine"))
-    asked = [min(s.theorem_1.conditions[-1].asked, 1.05) for s in sweep.stations]
-    projection = [s.theorem_2_1.conditions[-2].asked for s in sweep.stations]
+    asked = [min(s.theorem_1.condition("positive correlation").asked, 1.05) for s in sweep.stations]
+    projection = [s.theorem_2_1.condition("sufficient projection").asked for s in sweep.stations]
     axes.plot(angles, cosines, color=SERIES[0], label="cosine")
     axes.plot(angles, asked, color=SERIES[0], linestyle=DASHES[2], label="eps2 asked for")
     axes.plot(angles, ratios, color=SERIES[2], label="ratio")

@@ -48,7 +48,7 @@ def sweep_table(sweep: Sweep) -> Table:
     ):
         table.add_column(title, justify="right", no_wrap=True)
     for station in sweep.stations:
-        tasks, correlation = station.tasks, station.theorem_1.conditions[-1]
+        tasks, correlation = station.tasks, station.theorem_1.condition("positive correlation")
         theorems = (station.theorem_1, station.theorem_2_1, station.theorem_2_2, station.theorem_2_2_sharper)
         table.add_row(
             f"{station.degrees:.0f}°",
