@@ -83,18 +83,24 @@ def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float | 
     >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 1000.0]), rank_correlation([1.0, 1.0], [0.0, 2.0])
     (1.0, None)
     """
-    x, y = _ranks(ones), _ranks(others)
-    spreads = [math.fsum((rank - mean(ranks)) ** 2 for rank in ranks) for ranks in (x, y)] if x else [0.0]
+    if len(ones) < 2:
+        return None
+    x, y = (_from_mean(_ranks(values)) for values in (ones, others))
+    spreads = [math.fsum(rank**2 for rank in ranks) for ranks in (x, y)]
     if min(spreads) == 0:
         return None
-    together = math.fsum((a - mean(x)) * (b - mean(y)) for a, b in zip(x, y, strict=True))
-    return together / math.sqrt(spreads[0] * spreads[1])
+    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / math.sqrt(spreads[0] * spreads[1])
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
     """From 1; equal values share the mean of their ranks."""
     order = sorted(values)
     return [(bisect_left(order, value) + bisect_right(order, value) + 1) / 2 for value in values]
+
+
+def _from_mean(values: Sequence[float]) -> list[float]:
+    centre = mean(values)
+    return [value - centre for value in values]
 
 
 def _p(values: Sequence[float]) -> float | None:
