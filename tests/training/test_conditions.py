@@ -139,7 +139,7 @@ def test_a_layers_curvature_is_the_largest_of_its_own_hessian() -> None:
         assert found[name] == pytest.approx(float(torch.linalg.matrix_norm(hessian, 2)), rel=0.1)
 
 
-@pytest.mark.parametrize("epochs", [1, 7, 13])
+@pytest.mark.parametrize("epochs", [4, 13])
 def test_a_run_that_goes_on_keeps_what_was_recorded(whole: cuber.Result, tmp_path: Path, epochs: int) -> None:
     with pytest.raises(Stopped):
         learn(directory=RunDirectory(tmp_path / "run", loggers=[StopAt(epochs)]))
