@@ -326,7 +326,7 @@ def test_interrupted_and_gone_on_with(cuber, tmp_path, name, code):
 
 
 def test_real_bugs_are_not_hidden(monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise KeyError("a bug")
 
     monkeypatch.setattr("cuber.experiments.run", broken)

@@ -36,6 +36,20 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Result(cuber on flowers, 2 tasks" in out
 
 
+def test_theory(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (GUIDES / "theory.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(code, {})
+    out = capsys.readouterr().out
+    shown = re.findall(r"```\n(theorem .*?)  \.\.\.\n```", text, re.DOTALL)
+    assert len(shown) == 1
+    assert out.startswith(shown[0])
+    scope: dict[str, Any] = {}
+    exec(code.partition("alpha =")[0], scope)
+    for call, value in re.findall(r"^(theory\.\S+\(.*?\)) +# definition \d: ([\d.]+),", code, re.MULTILINE):
+        assert eval(call, scope) == pytest.approx(float(value), abs=0.005)
+
+
 def cuber(*arguments: str, site: Path) -> str:
     """What a process prints that finds the packages of a folder too."""
     searched = [str(site), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

@@ -17,6 +17,7 @@ TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 ALLOWED = {
     "subspace": {"subspace"},
     "layers": {"layers", "subspace", "device", "errors"},
+    "theory": {"theory", "subspace", "errors"},
     "networks": {"networks", "errors"},
     "replay": {"replay", "batches", "errors"},
     "methods": {"methods", "layers", "subspace", "networks", "replay", "batches", "device", "errors"},

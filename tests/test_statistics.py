@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +79,17 @@ def test_the_interval_and_the_test_agree(values):
 def test_scipy_is_imported_only_when_needed():
     script = "import sys, cuber.statistics; assert not {'scipy', 'numpy', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=3, max_size=20))
+def test_rank_correlation_is_scipys_with_ties_too(pairs):
+    ones, others = [float(one) for one, _ in pairs], [float(other) for _, other in pairs]
+    found = statistics.rank_correlation(ones, others)
+    if len(set(ones)) == 1 or len(set(others)) == 1:
+        assert found is None
+    else:
+        assert found == pytest.approx(scipy.stats.spearmanr(ones, others).statistic)
+
+
+def test_nothing_is_correlated_with_nothing():
+    assert statistics.rank_correlation([], []) is None

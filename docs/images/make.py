@@ -1,4 +1,4 @@
-"""Draws run.svg, the picture of `cuber run` in the README: python docs/images/make.py"""
+"""Draws the pictures of the README and the guides, run.svg and theory.svg: python docs/images/make.py"""
 
 from pathlib import Path
 
@@ -6,8 +6,16 @@ from rich.console import Console
 
 from cuber.experiments import Experiment, run
 from cuber.report import show_result
+from cuber.report.drawing import NO_METADATA, styled
+from cuber.report.theory.figure import sweep_figure
+from cuber.theory.sweep import sweep
+
+HERE = Path(__file__).parent
 
 console = Console(record=True, width=104, force_terminal=True)
 console.print("$ cuber run", style="bold", highlight=False)
 show_result(run(Experiment()), console)
-console.save_svg(str(Path(__file__).with_name("run.svg")), title="cuber run")
+console.save_svg(str(HERE / "run.svg"), title="cuber run")
+
+with styled():
+    sweep_figure(sweep("logistic")).savefig(HERE / "theory.svg", metadata=NO_METADATA)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuber import compare_cli, data_cli, grid_cli, report_cli
+from cuber import compare_cli, data_cli, grid_cli, report_cli, theory_cli
 from cuber.data_cli import DataDir
 from cuber.errors import CuberError
 from cuber.version import __version__
@@ -32,6 +32,7 @@ app.add_typer(data_cli.app, name="data")
 app.command()(grid_cli.grid)
 app.command()(compare_cli.compare)
 app.command()(report_cli.report)
+app.command()(theory_cli.theory)
 
 
 @app.callback(invoke_without_command=True)
@@ -86,6 +87,9 @@ def run(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads for torch.")] = None,
     data_dir: DataDir = None,
+    theory: Annotated[
+        bool, typer.Option("--theory", help="Record how far the theorems' conditions are met; only with cuber.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the figures at the end.")] = False,
 ) -> None:
     """Learn a benchmark's tasks one after another, and show what became of the old ones."""
@@ -120,10 +124,10 @@ def run(
     show = show_summary if quiet else show_result
     try:
         if quiet:
-            result = run_experiment(experiment, directory)
+            result = run_experiment(experiment, directory, theory=theory)
         else:
             with (Bars if console.is_terminal else Lines)(console) as progress:
-                result = run_experiment(experiment, directory, progress)
+                result = run_experiment(experiment, directory, progress, theory=theory)
     except Stopped as stopped:
         print(f"cuber: {stopped}", file=sys.stderr)
         sys.exit(128 + stopped.signal)
@@ -131,7 +135,8 @@ def run(
         show(error.result, console)  # what was learnt is shown even where it could not be written
         raise
     if directory is not None and directory.was_finished:
-        console.print(f"{out} holds this run already; --fresh starts it over\n", soft_wrap=True, markup=False)
+        lacks = ", without what --theory records" if theory and not result.theory else ""
+        console.print(f"{out} holds this run already{lacks}; --fresh starts it over\n", soft_wrap=True, markup=False)
     show(result, console)
 
 

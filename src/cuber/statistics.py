@@ -6,6 +6,7 @@ A figure that the numbers do not decide is None: one alone has no spread, number
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,6 +75,32 @@ def paired(ones: Sequence[float], others: Sequence[float], confidence: float = C
     return Paired(
         len(differences), mean(differences), deviation(differences), interval(differences, confidence), _p(differences)
     )
+
+
+def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float | None:
+    """Spearman's: 1 where both rise together, -1 where one falls as the other rises; None where one does not change.
+
+    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 1000.0]), rank_correlation([1.0, 1.0], [0.0, 2.0])
+    (1.0, None)
+    """
+    if len(ones) < 2:
+        return None
+    x, y = (_from_mean(_ranks(values)) for values in (ones, others))
+    spreads = [math.fsum(rank**2 for rank in ranks) for ranks in (x, y)]
+    if min(spreads) == 0:
+        return None
+    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / math.sqrt(spreads[0] * spreads[1])
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """From 1; equal values share the mean of their ranks."""
+    order = sorted(values)
+    return [(bisect_left(order, value) + bisect_right(order, value) + 1) / 2 for value in values]
+
+
+def _from_mean(values: Sequence[float]) -> list[float]:
+    centre = mean(values)
+    return [value - centre for value in values]
 
 
 def _p(values: Sequence[float]) -> float | None:

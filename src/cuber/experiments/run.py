@@ -10,17 +10,20 @@ from contextlib import contextmanager
 import torch
 
 from cuber.experiments.config import Experiment
-from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
+from cuber.training import Conditions, Progress, Result, RunDirectory, derive, learn, seeded
 
 
 def run(
     experiment: Experiment,
     directory: RunDirectory | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    *,
+    theory: bool = False,
 ) -> Result:
     """Build the stream, the network and the method, and learn; the seed decides all three.
 
-    With a directory, a run that was stopped goes on; one that is finished is only read.
+    With a directory, a run that was stopped goes on; one that is finished is only read. ``theory`` records how far the
+    theorems' conditions are met, and changes nothing else.
     """
     stream = experiment.stream()
     with seeded(derive(experiment.seed, "network")):
@@ -34,6 +37,7 @@ def run(
             progress=progress,
             directory=directory,
             about=experiment.about(),
+            observer=Conditions(learner) if theory else None,
             **dataclasses.asdict(experiment.training()),
         )
 

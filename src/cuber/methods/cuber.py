@@ -81,7 +81,7 @@ class CUBER(TRGP):
             restraint = self._restraints.get(layer.name)
             strength = self._strength(layer, optimizer, len(restraint.tasks)) if restraint else 0.0
             if restraint and strength:
-                value, pull = restraint(layer.matrix().detach() - self._anchors[layer.name])
+                value, pull = restraint(self.drift(layer.name))
                 layer.add_gradient(strength * pull)
                 added = strength * value if added is None else added + strength * value
         return added

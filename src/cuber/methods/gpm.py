@@ -126,6 +126,10 @@ class GPM(LayerwiseMethod):
         """Which columns of a layer's pool an old task's answers depend on."""
         return self.memory[name].owners[task]
 
+    def drift(self, name: str) -> Tensor:
+        """How far a layer's weights have moved since the present task began."""
+        return self.layers[name].matrix().detach() - self._anchors[name]
+
     @torch.no_grad()
     def _settle(self) -> None:
         """Put protected directions back to where they are held."""

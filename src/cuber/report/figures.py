@@ -13,6 +13,7 @@ from cuber.report import drawing, maps, plots
 from cuber.report.content import Benchmark, Content, Variant
 from cuber.report.plots import Marks
 from cuber.report.style import Mark
+from cuber.report.theory.runs import prediction
 from cuber.report.words import memory, seconds, spread_words
 
 
@@ -39,6 +40,12 @@ def comparisons(benchmark: Benchmark, marks: Marks) -> Iterator[Picture]:
             "accuracy-evolution",
             plots.accuracy_evolution(benchmark, marks),
             "Accuracy of each task after every task learnt since; the tables of accuracies have the numbers.",
+        ),
+        (
+            "conditions",
+            prediction(benchmark, marks),
+            "Cosine of old and new gradient, and their agreement all the way, against the old task's change. "
+            "The table has the numbers.",
         ),
         (
             "pool-sizes",

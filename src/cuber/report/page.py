@@ -11,6 +11,7 @@ from cuber.report import drawing, maps, style, words
 from cuber.report.content import Benchmark, Content, PlainResult, Spread, Variant
 from cuber.report.figures import comparisons, marks_of
 from cuber.report.plots import Marks, evolution_tasks, pool_layers
+from cuber.report.theory.runs import Summary, has_theory, layers_of, pairs, steps_covered
 
 MARKER_PATHS = {
     "o": "M-.8 0a.8.8 0 1 0 1.6 0a.8.8 0 1 0-1.6 0z",
@@ -52,6 +53,7 @@ def render(content: Content) -> str:
         marker_paths=MARKER_PATHS,
         style=style,
         regime_cell=maps.regime_cell,
+        steps_covered=steps_covered,
         most_views=most_views,
     )
 
@@ -80,6 +82,11 @@ def _benchmark(benchmark: Benchmark, name: str, marks: Marks) -> dict[str, Any]:
             (variant, [(_seed(result), result, maps.regime_layers(result)) for result in variant.results])
             for variant in benchmark.variants
             if variant.has_regimes
+        ],
+        "theory": [
+            (Summary(variant), layers_of(variant), [(_seed(r), r, list(pairs(r))) for r in variant.results])
+            for variant in benchmark.variants
+            if has_theory(variant)
         ],
         "kinds": list(dict.fromkeys(kind for variant in benchmark.variants for kind in variant.bytes)),
         "with_bare": any(variant.figure("acc_bare") is not None for variant in benchmark.variants),

@@ -61,7 +61,7 @@ def acc_against_bwt(benchmark: Benchmark, marks: Marks) -> Figure | None:
     axes.margins(0.12)
     axes.set_xlabel("ACC: mean accuracy in the end (%)")
     axes.set_ylabel("BWT (percentage points)")
-    _legend(figure, shown, marks, lines=False)
+    add_legend(figure, shown, marks, lines=False)
     return figure
 
 
@@ -73,7 +73,7 @@ def accuracy_evolution(benchmark: Benchmark, marks: Marks) -> Figure | None:
     tasks = len(benchmark.task_names)
     if tasks < 2 or all(variant.at_once for variant in benchmark.variants):
         return None
-    figure, panels = _panels(1 + len(evolution_tasks(tasks)))
+    figure, panels = make_panels(1 + len(evolution_tasks(tasks)))
     for variant in benchmark.variants:
         _draw(panels[0], variant.mean_over_seen, marks[variant.label], level=variant.at_once)
     panels[0].set_title("mean over the tasks seen", fontweight="bold")
@@ -85,7 +85,7 @@ def accuracy_evolution(benchmark: Benchmark, marks: Marks) -> Figure | None:
                 _draw(axes, [row[task] for row in variant.matrix], marks[variant.label], level=variant.at_once)
     panels[0].set_ylim(top=min(panels[0].get_ylim()[1], 101.0))  # bands may reach further, accuracies do not
     _share_axes(figure, "after learning task", "accuracy (%)", last=tasks - 1)
-    _legend(figure, benchmark.variants, marks)
+    add_legend(figure, benchmark.variants, marks)
     return figure
 
 
@@ -111,7 +111,7 @@ def pool_sizes(benchmark: Benchmark, marks: Marks) -> Figure | None:
     layers = pool_layers(benchmark)
     if not layers:
         return None
-    figure, panels = _panels(len(layers))
+    figure, panels = make_panels(len(layers))
     users = [variant for variant in benchmark.variants if variant.layers]
     for axes, layer in zip(panels, layers, strict=False):
         axes.set_title(shorten(layer, 28))
@@ -120,7 +120,7 @@ def pool_sizes(benchmark: Benchmark, marks: Marks) -> Figure | None:
     _share_axes(figure, "after learning task", "in the pool (%)", last=len(benchmark.task_names) - 1)
     for axes in panels:
         axes.set_ylim(0, None)
-    _legend(figure, users, marks)
+    add_legend(figure, users, marks)
     return figure
 
 
@@ -195,11 +195,11 @@ def _note(axes: Axes, x: float, row: int, text: str) -> None:
     axes.annotate(text, (x, row), (5, 0), textcoords="offset points", va="center", fontsize=7.5, color=LIGHT["quiet"])
 
 
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
+def make_panels(count: int, *, share_x: bool = True) -> tuple[Figure, list[Axes]]:
     columns = min(count, PANELS_IN_A_ROW if count > PANELS_IN_A_ROW + 2 or count == PANELS_IN_A_ROW else 3)
     rows = math.ceil(count / columns)
     figure = Figure((WIDTH, 0.5 + 1.55 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(rows, columns, sharex=share_x, sharey=True, squeeze=False)
     panels = list(grid.flat)
     for axes in panels[count:]:
         axes.remove()
@@ -231,7 +231,7 @@ def _share_axes(figure: Figure, x: str, y: str, last: int) -> None:
     figure.supylabel(y, fontsize=8, color=LIGHT["quiet"])
 
 
-def _legend(figure: Figure, variants: Sequence[Variant], marks: Marks, *, lines: bool = True) -> None:
+def add_legend(figure: Figure, variants: Sequence[Variant], marks: Marks, *, lines: bool = True) -> None:
     """The variants above the figure, which grows by what they take."""
     handles = []
     for variant in variants:

@@ -1,5 +1,6 @@
 """The loop: ``learn`` a stream, and what it is made of."""
 
+from cuber.training.conditions import Conditions, Observer
 from cuber.training.directory import RunDirectory
 from cuber.training.evaluate import Score, evaluate
 from cuber.training.interrupts import Stopped
@@ -11,8 +12,10 @@ from cuber.training.schedule import Schedule
 from cuber.training.settings import Training
 
 __all__ = [
+    "Conditions",
     "Epoch",
     "Moment",
+    "Observer",
     "Progress",
     "Result",
     "RunDirectory",

@@ -14,6 +14,7 @@ from cuber.errors import CuberWarning
 from cuber.methods.method import LossFunction, Method
 from cuber.streams import Stream
 from cuber.training.checks import check_fit
+from cuber.training.conditions import Observer
 from cuber.training.describe import blank
 from cuber.training.directory import RunDirectory
 from cuber.training.progress import Progress
@@ -41,6 +42,7 @@ def learn(
     progress: Progress | None = None,
     directory: RunDirectory | str | os.PathLike[str] | None = None,
     about: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
 ) -> Result:
     """Learn every task of a stream with a method around a model, and test all tasks seen after each.
 
@@ -51,6 +53,8 @@ def learn(
 
     With a ``directory``, the run is written there as it goes, and the same call again goes on where it stopped, to the
     same result to the bit; ``about`` is what its configuration should say of the data and the model besides.
+
+    An ``observer`` looks on and writes into the result: ``cuber.training.Conditions(method)`` does, about the theorems.
 
     >>> result = cuber.learn(cuber.CUBER(model), stream, epochs=5, lr=0.01)  # doctest: +SKIP
     >>> result.accuracy, result.acc, result.bwt, result.regimes  # doctest: +SKIP
@@ -65,7 +69,7 @@ def learn(
             CuberWarning,
             stacklevel=2,
         )
-    recipe = Recipe(training, seed, optimizer, loss_fn, progress)
+    recipe = Recipe(training, seed, optimizer, loss_fn, progress, observer)
     was_training = method.model.training
     try:
         with seeded(derive(seed, "learn"), method.device):

@@ -64,6 +64,8 @@ class Result:
     """What the method keeps after each task, by kind."""
     pool: list[dict[str, dict[str, int]]] = field(default_factory=list)
     """Task -> layer -> how many directions are in its pool after the task (``size``), of how many (``dimension``)."""
+    theory: list[dict[str, dict[str, Any]]] = field(default_factory=list)
+    """Task -> layer -> how far the theorems' conditions were met, of each ``old`` task; where that was asked for."""
     machine: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """Why it may not be compared with others: what was left out, or is not as it should be."""
@@ -109,6 +111,9 @@ class Result:
             {layer: {int(old): regime for old, regime in by_task.items()} for layer, by_task in by_layer.items()}
             for by_layer in own["regimes"]
         ]
+        for by_layer in own.get("theory", []):
+            for layer in by_layer.values():
+                layer["old"] = {int(old): conditions for old, conditions in layer["old"].items()}
         return cls(**own)
 
     @classmethod

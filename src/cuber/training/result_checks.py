@@ -16,6 +16,7 @@ KINDS: Mapping[str, type] = {
     "accuracy": list,
     "reshuffled": list,
     "regimes": list,
+    "theory": list,
     "seconds": list,
     "bytes": list,
     "pool": list,
@@ -37,6 +38,7 @@ def first_wrong(result: Any) -> str | None:
         "accuracy_bare": result.accuracy_bare is None or _is_matrix(result.accuracy_bare, tasks),
         "reshuffled": all(_are_numbers(row, tasks) for row in result.reshuffled),
         "regimes": len(result.regimes) <= tasks and all(map(_are_regimes, enumerate(result.regimes))),
+        "theory": len(result.theory) <= tasks and all(map(_are_conditions, enumerate(result.theory))),
         "seconds": bool(result.seconds) and all(map(_is_number, result.seconds)),
         "bytes": bool(result.bytes) and all(map(_are_sizes, result.bytes)),
         "pool": len(result.pool) <= tasks and all(map(_are_pools, result.pool)),
@@ -61,6 +63,15 @@ def _are_regimes(of_task: tuple[int, Any]) -> bool:
     regimes = [known for by_task in by_layer.values() for known in by_task.items()]
     return all(
         old < task and isinstance(regime, dict) and {"regime", "fell"} <= regime.keys() for old, regime in regimes
+    )
+
+
+def _are_conditions(of_task: tuple[int, Any]) -> bool:
+    task, by_layer = of_task
+    known = [one for layer in by_layer.values() for one in layer["old"].items()]
+    return all(
+        old < task and {"ratio", "cosine", "eps2", "step_size", "agreement"} <= conditions.keys()
+        for old, conditions in known
     )
 
 

@@ -36,6 +36,7 @@ class Run:
         """While a task is being learnt."""
         self._directory: RunDirectory | None = None
         self._interrupts = Interrupts()
+        self._let_observe()
 
     def learn(self, directory: RunDirectory | str | os.PathLike[str] | None, about: Mapping[str, Any]) -> Result:
         """From the first task, or from where the directory says that we are, to the last."""
@@ -75,6 +76,11 @@ class Run:
         self.result.regimes = regimes_of(self.learner)
         self._trainer.tell(history[-1].train_loss, finished=True)
         self._trainer = None
+
+    def _let_observe(self) -> None:
+        """Whoever looks on writes into the result, and so into every checkpoint."""
+        if self.recipe.observer is not None:
+            self.recipe.observer.records = self.result.theory
 
     def _test(self, number: int) -> None:
         """Add a row to the accuracy matrix, and to the one of the bare weights where tasks share a head."""
@@ -141,6 +147,7 @@ class Run:
     def _load(self, state: dict[str, Any]) -> dict[str, Any] | None:
         """Go back to a state; that of the trainer, where it was made while a task was being learnt."""
         self.result = Result.from_dict(state["result"])
+        self._let_observe()
         if state["trainer"] is not None:
             trainer = Trainer(self.learner, self.lessons[len(self.result.history)], self.recipe)
             state["learner"]["sample"] = trainer.sample()

@@ -19,6 +19,7 @@ from cuber import batches
 from cuber.errors import CuberError
 from cuber.methods.method import LossFunction, Method
 from cuber.streams import FixedLoader, ShuffledLoader
+from cuber.training.conditions import Observer
 from cuber.training.evaluate import Score, evaluate
 from cuber.training.lessons import Lesson
 from cuber.training.losses import Losses
@@ -47,6 +48,7 @@ class Recipe:
     make_optimizer: OptimizerFactory
     loss_fn: LossFunction
     progress: Progress | None = None
+    observer: Observer | None = None
 
 
 class Trainer:
@@ -80,11 +82,17 @@ class Trainer:
         if state is None:
             with seeded(self._seed("begin"), device):
                 self.learner.begin_task(self._look, self.recipe.loss_fn, steps=len(self._loader))
+            if self.recipe.observer is not None:
+                with seeded(self._seed("observe"), device):
+                    self.recipe.observer.began(self.sample())
         with seeded(self._seed("train"), device):
             self._prepare(state)
             while not self._over:
                 self._train_epoch(pause)
             self._keep_the_best()
+        if self.recipe.observer is not None:
+            with seeded(self._seed("observe"), device):
+                self.recipe.observer.ending(self._look)
         with seeded(self._seed("end"), device):
             self.learner.end_task(self._look)
         return self.history

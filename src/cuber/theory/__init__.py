@@ -1,0 +1,56 @@
+"""The paper's definitions and theorems, computed: what they ask for, whether it is there, and what follows.
+
+>>> tasks = draw("least-squares", degrees=30, seed=0)
+>>> path = follow(rule_2, tasks, step_size=0.9 * largest_step(tasks, steps=10), steps=10)
+>>> [theorem.holds for theorem in theorems(path)]
+[True, True, True, True, True]
+"""
+
+from cuber.theory.definitions import positive_correlation, sufficient_projection
+from cuber.theory.drawn import draw
+from cuber.theory.losses import (
+    Constant,
+    Loss,
+    estimated,
+    largest_curvature,
+    least_squares,
+    logistic,
+    power_iteration,
+)
+from cuber.theory.rules import Path, TwoTasks, follow, rule_1, rule_2
+from cuber.theory.theorems import (
+    Condition,
+    Theorem,
+    joint_gradient_is_small,
+    joint_loss_falls,
+    largest_step,
+    old_loss_is_kept,
+    rule_2_beats_rule_1,
+    theorems,
+)
+
+__all__ = [
+    "Condition",
+    "Constant",
+    "Loss",
+    "Path",
+    "Theorem",
+    "TwoTasks",
+    "draw",
+    "estimated",
+    "follow",
+    "joint_gradient_is_small",
+    "joint_loss_falls",
+    "largest_curvature",
+    "largest_step",
+    "least_squares",
+    "logistic",
+    "old_loss_is_kept",
+    "positive_correlation",
+    "power_iteration",
+    "rule_1",
+    "rule_2",
+    "rule_2_beats_rule_1",
+    "sufficient_projection",
+    "theorems",
+]

@@ -1,0 +1,85 @@
+"""The thresholds of theorems 1 and 2, as printed: plain numbers in, plain numbers out.
+
+The paper's letters: each loss is ``H/2``-smooth (so the joint loss is H-smooth) and B-Lipschitz, alpha is the step
+size, K the number of steps, ``old`` and ``new`` are the norms of g1(w0) and g2(w0), gamma in (0, 1) is ours to choose.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def smallest_gamma(alpha: float, H: float, B: float, K: int, old: float) -> float:
+    """The gamma that just admits a step size: ``alpha = gamma ||g1|| / (H B K)``. It must come out below 1.
+
+    >>> smallest_gamma(alpha=0.01, H=2, B=1, K=10, old=0.5), smallest_gamma(alpha=0.01, H=2, B=1, K=10, old=0)
+    (0.4, inf)
+    """
+    return alpha * H * B * K / old if old else math.inf
+
+
+def smallest_eps2(gamma: float, old: float, new: float) -> float:
+    """What theorems 1 and 2 (1) ask of the cosine: ``(2 + gamma^2) ||g1|| / (4 ||g2||)``.
+
+    >>> smallest_eps2(gamma=0, old=1, new=2), smallest_eps2(gamma=1, old=1, new=0)
+    (0.25, inf)
+    """
+    return (2 + gamma**2) * old / (4 * new) if new else math.inf
+
+
+def smallest_eps1(alpha: float, H: float) -> float:
+    """What theorem 2 (1) asks of the projection: ``sqrt((1 + 2 alpha H) / (2 + alpha H))``, from 0.71 up to 1.
+
+    >>> round(smallest_eps1(alpha=0, H=1), 3), smallest_eps1(alpha=1, H=1)
+    (0.707, 1.0)
+    """
+    return math.sqrt((1 + 2 * alpha * H) / (2 + alpha * H))
+
+
+def largest_gamma(cosine: float, old: float, new: float) -> float | None:
+    """The gamma for which the cosine is just enough, at most 1; None where it is enough for none.
+
+    >>> largest_gamma(0.5625, old=1, new=1), largest_gamma(0.9, old=1, new=1), largest_gamma(0.4, old=1, new=1)
+    (0.5, 1.0, None)
+    """
+    if not old or not new:
+        return None
+    square = 4 * cosine * new / old - 2
+    return math.sqrt(min(square, 1.0)) if square > 0 else None
+
+
+def largest_smooth_step(H: float) -> float:
+    """``1 / H``, which steps must stay below in any case; what does not curve sets no limit.
+
+    >>> largest_smooth_step(4), largest_smooth_step(0)
+    (0.25, inf)
+    """
+    return 1 / H if H else math.inf
+
+
+def largest_joint_step(cosine: float, H: float, B: float, K: int, old: float, new: float) -> float:
+    """The step size that theorem 1 must stay below, ``min(1 / H, gamma ||g1|| / (H B K))``; 0 where it has none.
+
+    >>> largest_joint_step(1.0, H=2, B=1, K=10, old=1, new=1), largest_joint_step(0.4, H=2, B=1, K=10, old=1, new=1)
+    (0.05, 0.0)
+    """
+    gamma = largest_gamma(cosine, old, new)
+    return 0.0 if gamma is None else min(largest_smooth_step(H), gamma * old / (H * B * K) if H else math.inf)
+
+
+def largest_backward_step(eps2: float, H: float, B: float, k: int, old: float) -> float:
+    """The step size up to which theorem 2 (2) holds for k steps, ``4 eps2 ||g1|| / (H B k^1.5)``: none at eps2 = 0.
+
+    >>> largest_backward_step(0.5, H=2, B=1, k=4, old=1), largest_backward_step(0.0, H=2, B=1, k=4, old=1)
+    (0.125, 0.0)
+    """
+    return max(0.0, 4 * eps2 * old / (H * B * k**1.5)) if H and B else math.inf
+
+
+def sharper_backward_step(eps2: float, H: float, B: float, k: int, old: float) -> float:
+    """The same with k in the place of k^1.5, which the proof gives if the steps' lengths are added up with more care.
+
+    >>> sharper_backward_step(0.5, H=2, B=1, k=4, old=1)
+    0.25
+    """
+    return largest_backward_step(eps2, H, B, k, old) * math.sqrt(k)

@@ -1,0 +1,44 @@
+"""``cuber theory``: thin; parse, call, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cuber.errors import CuberError
+
+
+def theory(
+    kind: Annotated[str, typer.Argument(help="What is learnt: least-squares, logistic or network.")] = "logistic",
+    angles: Annotated[int, typer.Option(help="How many, from 0 to 180 degrees.")] = 13,
+    steps: Annotated[int, typer.Option(help="Steps of each rule.")] = 20,
+    step_size: Annotated[
+        float | None, typer.Option(help="Of both rules; else nine tenths of what theorem 1 admits at each angle.")
+    ] = None,
+    old_steps: Annotated[int, typer.Option(help="Steps for which the old task was learnt.")] = 2,
+    seed: Annotated[int, typer.Option(help="Decides both tasks.")] = 0,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="NAME", help="The figure: NAME.svg and NAME.png.")
+    ] = "theory",
+) -> None:
+    """Turn a new task away from an old one, and show where the paper's theorems hold and which rule wins."""
+    path = Path(output)
+    if not path.name or path.is_dir():
+        raise CuberError(f"--output takes the name of a figure without its ending, and '{output}' is a directory")
+    from rich.console import Console
+
+    from cuber.report.drawing import save, styled
+    from cuber.report.theory.figure import sweep_figure
+    from cuber.report.theory.table import show_sweep
+    from cuber.theory.sweep import sweep
+    from cuber.training import check_seed
+
+    check_seed(seed)
+    swept = sweep(kind, angles=angles, seed=seed, steps=steps, step_size=step_size, old_steps=old_steps)
+    show_sweep(swept, Console())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with styled():
+        files = save(sweep_figure(swept), path)
+    print(f"{' and '.join(map(str, files))}: the figure")

@@ -1,0 +1,95 @@
+"""What runs recorded about the theorems, on the page: the results' own numbers, and nothing where there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cuber.report.content import Variant
+from cuber.report.figures import save_all
+from cuber.report.page import render
+from cuber.report.theory.runs import Summary, pairs
+from tests.report.test_page import HOSTILE, Page, content, result
+
+LAYER = "a.0"
+
+
+def conditions(cosine: float | None, eps2: float | None = 0.5, step_size: float | None = 0.0) -> dict:
+    agreement = None if cosine is None else cosine / 100
+    return {"ratio": 0.8, "cosine": cosine, "eps2": eps2, "step_size": step_size, "agreement": agreement}
+
+
+def theory(cosines: list[list[float | None]], **changes: float | None) -> list[dict]:
+    """Old tasks by their numbers as text, as they come from ``result.json``."""
+    return [
+        {LAYER: {"old": {str(old): conditions(cosine, **changes) for old, cosine in enumerate(row)}}} for row in cosines
+    ]
+
+
+RECORDED = theory([[], [0.6], [-0.2, 0.1]])
+ACCURACY = [[90.0, None, None], [92.0, 80.0, None], [91.0, 80.5, 70.0]]
+
+
+def test_a_pair_has_what_the_old_task_gained_while_the_new_one_was_learnt() -> None:
+    found = list(pairs(result(theory=RECORDED, accuracy=ACCURACY)))
+    assert [(pair.task, pair.old, pair.change, pair.cosine) for pair in found] == [
+        (1, 0, 2.0, 0.6),
+        (2, 0, -1.0, -0.2),
+        (2, 1, 0.5, 0.1),
+    ]
+
+
+def test_a_pair_has_the_mean_cosine_and_the_whole_agreement_of_its_layers() -> None:
+    recorded = theory([[], [0.6], [None, None]])
+    recorded[1]["b.1"] = {"old": {"0": conditions(0.2)}}
+    first, nothing, _ = pairs(result(theory=recorded))
+    assert (first.cosine, first.agreement) == pytest.approx((0.4, 0.008))
+    assert (nothing.cosine, nothing.agreement) == (None, None)
+
+
+def test_a_summary_counts_over_layers_pairs_and_seeds() -> None:
+    other = theory([[], [0.5], [None, -0.3]], step_size=1.0)
+    other[2][LAYER]["old"]["0"] |= {"eps2": None, "step_size": None, "ratio": 0.7}
+    summary = Summary(Variant("cuber", [result(theory=RECORDED, accuracy=ACCURACY), result(seed=1, theory=other)]))
+    assert summary.count == 6
+    assert summary.projection == pytest.approx(100 * 5 / 6)
+    assert summary.agreeing == pytest.approx(50)
+    assert summary.correlation == pytest.approx(100 * 2 / 6)
+    assert summary.steps == 4  # (1 / 0.125) ^ (2 / 3)
+    assert Summary(Variant("cuber", [result(theory=RECORDED, accuracy=ACCURACY)])).predicts("cosine") == 1
+
+
+def test_the_page_shows_it_beside_the_backward_transfer_that_was_measured() -> None:
+    text = render(content(result(theory=RECORDED, accuracy=ACCURACY), result("gpm")))
+    page = Page(text)
+    assert "How far the theorems' conditions were met" in page.text
+    row = page.cells[page.cells.index("looked at") :]
+    row = row[row.index("cuber") + 1 :]
+    assert row[:7] == ["3", "100 %", "67 %", "33 %", "0", "+1.00", "+1.00"]
+    told = page.cells[page.cells.index("+0.60 of 0.50, ratio 0.80") - 2 :]
+    assert told[:5] == ["1", "0", "+0.60 of 0.50, ratio 0.80", "+0.0060", "+2.0"]
+    assert "gpm" not in row[: row.index("old")]
+
+
+def test_steps_are_counted_in_words() -> None:
+    recorded = [*theory([[], [0.6]], step_size=0.2), *theory([[0.6, 0.6]], step_size=1.0)]
+    page = Page(render(content(result(theory=recorded))))
+    assert page.cells.count("+0.60 of 0.50, ratio 0.80, 1 step") == 1
+    assert page.cells.count("+0.60 of 0.50, ratio 0.80, 4 steps") == 2
+
+
+def test_a_page_without_it_does_not_speak_of_it() -> None:
+    assert "theorem" not in render(content(result(), result("gpm")))
+
+
+def test_names_that_mean_something_to_a_browser_stay_names() -> None:
+    hostile = [{HOSTILE: by_layer[LAYER]} for by_layer in RECORDED]
+    page = Page(render(content(result(theory=hostile))))
+    assert "script" not in page.tags
+    assert HOSTILE in page.text
+
+
+def test_the_figure_is_written_with_the_others(tmp_path: Path) -> None:
+    names = {path.name for path in save_all(content(result(theory=RECORDED)), tmp_path)}
+    assert {"made-up_conditions.svg", "made-up_conditions.png"} <= names

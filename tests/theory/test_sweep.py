@@ -1,0 +1,83 @@
+"""Two tasks at an angle: the geometry is as it is told, what a theorem promises is kept, nonsense is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuber.errors import CuberError
+from cuber.theory import draw, follow, rule_1
+from cuber.theory.drawn import KINDS
+from cuber.theory.sweep import sweep
+
+exact = st.sampled_from(["least-squares", "logistic"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("degrees", [0, 30, 90, 135, 180])
+def test_the_ratio_is_the_cosine_of_the_angle(kind: str, degrees: float) -> None:
+    """The new gradient lies in the turned subspace, all directions of which have this angle to the old one."""
+    tasks = draw(kind, degrees)
+    assert tasks.ratio == pytest.approx(abs(math.cos(math.radians(degrees))), abs=1e-12)
+    assert abs(tasks.cosine) <= tasks.ratio + 1e-12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_old_gradient_lies_in_the_old_subspace_and_rule_1_leaves_the_old_task_alone(kind: str) -> None:
+    tasks = draw(kind, 60, seed=1)
+    outside = tasks.g_old - tasks.g_old @ tasks.basis @ tasks.basis.T
+    assert outside.norm() < 1e-12 * tasks.g_old.norm()
+    path = follow(rule_1, tasks, 0.1, 5)
+    assert path.old_losses == pytest.approx([path.old_losses[0]] * 6, rel=1e-12)
+    assert path.joint_losses[-1] < path.joint_losses[0]
+
+
+def test_the_same_seed_draws_the_same_tasks_and_another_others() -> None:
+    starts = [draw("logistic", 45, seed).start for seed in (0, 0, 1)]
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+
+
+@given(exact, st.integers(0, 2**31), st.integers(1, 15), st.integers(0, 4))
+def test_what_the_theorems_promise_is_kept_at_every_angle(kind: str, seed: int, steps: int, old_steps: int) -> None:
+    swept = sweep(kind, angles=4, seed=seed, steps=steps, old_steps=old_steps)
+    assert swept.stations[0].theorem_1.condition("gamma").holds  # by the choice of the step size
+    for station in swept.stations:
+        path, other = station.by_rule_2, station.by_rule_1
+        if station.theorem_1.holds:
+            assert all(a <= b + 1e-12 for a, b in zip(path.joint_losses, station.joint_bounds, strict=True))
+        if station.theorem_2_1.holds:
+            assert path.joint_losses[1] <= other.joint_losses[1] + 1e-12
+        if station.theorem_2_2.holds or station.theorem_2_2_sharper.holds:
+            assert station.backward_transfer >= -1e-12
+        if station.theorem_2_2.holds:
+            assert station.theorem_2_2_sharper.holds
+
+
+def test_there_are_angles_at_which_theorems_hold_at_which_they_fail_and_at_which_rule_2_wins_all_the_same() -> None:
+    stations = sweep("logistic").stations
+    assert stations[0].theorem_2_1.holds
+    assert not any(station.theorem_1.holds for station in stations[6:])  # from a right angle on
+    unpromised = [station for station in stations if station.advantage > 0.01 and not station.theorem_2_1.holds]
+    assert {station.degrees for station in unpromised} >= {60.0, 180.0}
+    assert stations[-1].backward_transfer < 0  # and that victory is the old task's loss
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"kind": "logistik"}, "there is no kind of task 'logistik'; did you mean 'logistic'"),
+        ({"angles": 1}, "a sweep takes at least 2 angles and 1 step, not 1 and 20"),
+        ({"steps": 0}, "a sweep takes at least 2 angles and 1 step, not 13 and 0"),
+        ({"step_size": 0.0}, "the step size must be a number above 0, not 0"),
+        ({"step_size": math.nan}, "the step size must be a number above 0, not nan"),
+        ({"old_steps": -1}, "a number of old steps from 0, not 0 and -1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, float], sentence: str) -> None:
+    with pytest.raises(CuberError, match=sentence):
+        sweep(**{"kind": "logistic", **changes})
