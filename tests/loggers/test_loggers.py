@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cuber.errors import CuberError
+from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import CsvFile, JsonLines, Logger, make_logger
 
 CONFIG = {"experiment": {"method": "cuber", "seed": 0}}
@@ -106,3 +106,35 @@ def test_files_drop_what_is_about_to_happen_again(tmp_path: Path, kind: type[Jso
     assert (tmp_path / "log").read_text() == kept
     again.start(CONFIG, None)
     assert again.position() < position
+
+
+class Failing(Service):
+    """A service that goes down when it is asked for one thing."""
+
+    def __init__(self, fails_at: str) -> None:
+        super().__init__()
+        self.fails_at = fails_at
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.fails_at:
+            raise OSError("no such store\nand a page of advice")
+        return super().__getattr__(name)
+
+
+@pytest.mark.parametrize(("name", "call"), [("wandb", "init"), ("mlflow", "start_run")])
+def test_a_service_that_cannot_start_is_one_sentence(
+    name: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, Failing(call))
+    with pytest.raises(CuberError, match=f"^the {name} logger cannot start: no such store$"):
+        tell(make_logger(name, tmp_path))
+
+
+@pytest.mark.parametrize(("name", "call"), [("wandb", "log"), ("mlflow", "log_metrics"), ("mlflow", "end_run")])
+def test_a_service_that_goes_down_does_not_take_the_run_with_it(
+    name: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, Failing(call))
+    with pytest.warns(CuberWarning, match=f"^{name} gets nothing more: no such store$") as told:
+        assert tell(make_logger(name, tmp_path)) == 1
+    assert len(told) == 1
