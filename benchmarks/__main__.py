@@ -10,6 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+import torch
+
 from benchmarks import bases, growth, kept, startup, steps
 from benchmarks.timing import Figure, machine
 
@@ -33,6 +35,7 @@ def main() -> None:
     print(f"{'':66}{'measured':>11}{'wanted':>11}{'':>10}{'last':>9}")
     figures: list[Figure] = []
     for part in chosen:
+        torch.set_num_threads(1)
         for figure in PARTS[part].measure(options.quick):
             figures.append(figure)
             print(_line(figure, before.get(figure.name)), flush=True)

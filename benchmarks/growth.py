@@ -17,7 +17,6 @@ BATCH = 10
 
 def measure(quick: bool) -> list[Figure]:
     tasks, samples = (12, 300) if quick else (50, 2000)
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     inputs, labels = _images(samples)
     learner = CUBER(perceptron(), threshold=[0.95, 0.99, 0.99], threshold_step=0.0, eps2=0.0, lam=1.0, penalty="norm")

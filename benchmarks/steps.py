@@ -28,5 +28,4 @@ def measure(quick: bool) -> list[Figure]:
                 for method in METHODS:
                     name = f"step, {subject.name}, {owned}, {method}, threads {threads}"
                     figures.append(Figure(name, found[method], at_most=WANTED[subject.name][method]))
-    torch.set_num_threads(1)
     return figures
