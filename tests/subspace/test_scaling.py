@@ -87,7 +87,7 @@ def out_of_one_pool(dimension: int, supported: list[bool], seed: int) -> list[Sc
         rank = int(owned.sum())
         support = torch.linalg.qr(torch.randn(rank, max(1, rank // 2), dtype=torch.float64, generator=generator)).Q
         matrix = torch.randn(support.shape[1] if thin else rank, rank, dtype=torch.float64, generator=generator)
-        made.append(Scaling(pool[:, owned], nn.Parameter(matrix), support if thin else None, (pool, owned)))
+        made.append(Scaling(pool, nn.Parameter(matrix), support if thin else None, owned))
     return made
 
 

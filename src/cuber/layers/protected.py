@@ -96,20 +96,16 @@ class ProtectedLayer:
         return untouched or not self.product.projector.changes(self.gradient())
 
     @torch.no_grad()
-    def times(self, basis: Tensor) -> Tensor:
-        """``[W | b] @ basis``."""
-        matrix = self.rule.matrix(self.parameter).to(basis.dtype)
-        if not self.with_bias or self.bias is None:
-            return matrix @ basis
-        return torch.addmm(torch.outer(self.bias.to(basis.dtype), basis[-1]), matrix, basis[:-1])
-
-    def add_gradient(self, matrix: Tensor) -> None:
-        """Add to the present ``.grad``."""
-        for parameter, value in zip(self.parameters, self.split(matrix), strict=True):
-            if parameter.grad is None:
-                parameter.grad = value.to(parameter.dtype, copy=True)
-            else:
-                parameter.grad += value
+    def add_gradient(self, coordinates: Tensor, basis: Tensor) -> None:
+        """Add ``coordinates @ basis'`` to the present ``.grad``, in place: it is as large as the weight."""
+        weight, *bias = [_gradient_of(parameter) for parameter in self.parameters]
+        matrix = self.rule.matrix(weight)
+        if matrix.data_ptr() == weight.data_ptr() and matrix.dtype == basis.dtype:
+            matrix.addmm_(coordinates, basis[: matrix.shape[1]].mT)
+        else:
+            weight += self.rule.weight(coordinates @ basis[: matrix.shape[1]].mT, weight)
+        for gradient in bias:
+            gradient += coordinates @ basis[-1]
 
     def join(self, tensors: list[Tensor]) -> Tensor:
         """A tensor for each of ``parameters`` (gradients, say) as one out x d matrix."""
@@ -185,6 +181,12 @@ class ProtectedLayer:
     def __getstate__(self) -> dict[str, Any]:
         # A copy of the model keeps what it computes, not who was watching.
         return {**self.__dict__, "observer": None, "_mixing": None}
+
+
+def _gradient_of(parameter: nn.Parameter) -> Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
 
 
 def _product(vectors: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

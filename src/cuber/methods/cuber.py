@@ -82,7 +82,7 @@ class CUBER(TRGP):
             strength = self._strength(layer, optimizer, len(restraint.tasks)) if restraint else 0.0
             if restraint and strength:
                 value, pull = restraint(self.drift(layer.name))
-                layer.add_gradient(strength * pull)
+                layer.add_gradient(strength * pull, restraint.basis)
                 added = strength * value if added is None else added + strength * value
         return added
 
@@ -151,6 +151,7 @@ class CUBER(TRGP):
         for task in self._changing(name):
             if not self.positively_correlated(task, name, gradient)[0]:
                 self.regimes[-1][name][task].fall(self.epoch + (self.check == "step"))
+                self._references[name] = self.layers[name].matrix().detach().clone()
                 self._protect(name)
 
     # What is remembered

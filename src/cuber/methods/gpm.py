@@ -51,6 +51,7 @@ class GPM(LayerwiseMethod):
         """Task -> layer name -> old task -> regime."""
         self._anchors: dict[str, Tensor] = {}
         self._references: dict[str, Tensor] = {}
+        """Layer name -> where protected directions are held, if that is not where they were when the task began."""
         self._projectors: dict[str, Projector] = {}
         self._steps = 0
         self._open_pools()
@@ -65,6 +66,7 @@ class GPM(LayerwiseMethod):
             self._samples(name)
         self.regimes[self.tasks :] = [self.correlate()]
         self._anchors = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
+        self._references = {}
         for name in self.layers:
             self._protect(name)
 
@@ -107,11 +109,10 @@ class GPM(LayerwiseMethod):
             pool.add_task(grams.get(name), self._threshold(name))
 
     def _protect(self, name: str) -> None:
-        """Hold the directions that any task outside regime 3 reads at what the weights are now."""
+        """Hold the directions that any task outside regime 3 reads."""
         projector = Projector(self.memory[name].basis[:, self._protected_columns(name)])
         self._projectors[name] = projector
         self.layers[name].product = ProjectedProduct(projector) if projector.rank else None
-        self._references[name] = self.layers[name].matrix().detach().clone()
 
     def _protected_columns(self, name: str, *, at_start: bool = False) -> Tensor:
         """What is held now, or was when the task began and nothing had fallen from regime 3 yet."""
@@ -138,7 +139,7 @@ class GPM(LayerwiseMethod):
 
     def _settle_layers(self) -> None:
         for name, layer in self.layers.items():
-            projector, reference = self._projectors[name], self._references[name]
+            projector, reference = self._projectors[name], self._references.get(name, self._anchors[name])
             if projector.rank and layer.trains:
                 layer.set_matrix(reference + projector(layer.matrix() - reference))
 
@@ -229,9 +230,9 @@ class GPM(LayerwiseMethod):
         ]
         self._steps = state["steps"]
         self._anchors = {name: anchor.to(self.device) for name, anchor in state["anchors"].items()}
-        for name, reference in state["references"].items():
+        self._references = {name: reference.to(self.device) for name, reference in state["references"].items()}
+        for name in self._anchors:
             self._protect(name)
-            self._references[name] = reference.to(self.device)
 
     def memory_bytes(self) -> dict[str, int]:
         bases = sum(pool.basis.nbytes + pool.owners.nbytes for pool in self.memory.values())

@@ -64,12 +64,7 @@ class TRGP(GPM):
 
     def _scaling(self, task: int, name: str, support: Tensor | None) -> Scaling:
         pool = self.memory[name]
-        return Scaling.identity(
-            pool.basis_of(task),
-            like=self.layers[name].parameter,
-            support=support,
-            pool=(pool.basis, pool.owners[task]),
-        )
+        return Scaling.identity(pool.basis, like=self.layers[name].parameter, support=support, owned=pool.owners[task])
 
     def correlate(self) -> Regimes:
         if self.tasks == 0:

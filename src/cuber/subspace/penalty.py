@@ -40,14 +40,14 @@ class Restraint:
         self.movable = movable.to(basis)
 
     def __call__(self, drift: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of the penalties for a weight change, out x d, and its gradient."""
+        """The sum of the penalties for a weight change, out x d, and its gradient in the coordinates of the basis."""
         inside = drift.to(self.basis.dtype) @ self.basis
         value, pull = inside.new_zeros(()), torch.zeros_like(inside)
         for columns, penalty in self.tasks:
             of_task, towards = penalty(inside.index_select(1, columns))
             value = value + of_task
             pull.index_add_(1, columns, towards)
-        return value, (pull * self.movable) @ self.basis.T
+        return value, pull * self.movable
 
 
 def energy_weights(gram: Gram, basis: Tensor) -> Tensor:

@@ -37,26 +37,32 @@ class Scaling:
     coordinates for it are as good as A's own: gradient descent makes the same steps in both.
     """
 
-    basis: Tensor
+    columns: Tensor
+    """B itself, or a pool that B is a part of: what is out of one pool is multiplied with together."""
     matrix: nn.Parameter
     support: Tensor | None = None
     """r x q, orthonormal."""
-    pool: tuple[Tensor, Tensor] | None = None
-    """Where the basis comes from, and which of its columns: bases out of one pool are multiplied with together."""
+    owned: Tensor | None = None
+    """Which of the columns make up B; None: all."""
 
     @classmethod
-    def identity(cls, basis: Tensor, *, like: Tensor, **rest: Tensor | tuple[Tensor, Tensor] | None) -> Scaling:
+    def identity(
+        cls, columns: Tensor, *, like: Tensor, support: Tensor | None = None, owned: Tensor | None = None
+    ) -> Scaling:
         """A scaling that changes nothing yet, for a weight such as ``like``."""
-        scaling = cls(basis.to(like), nn.Parameter(basis.new_zeros(0)), **rest)  # type: ignore[arg-type]
-        rank = basis.shape[1]
-        support = scaling.support
-        scaling.matrix = nn.Parameter(like.new_zeros(rank if support is None else support.shape[1], rank))
-        return scaling
+        rank = columns.shape[1] if owned is None else int(owned.sum())
+        rows = rank if support is None else support.shape[1]
+        return cls(columns.to(like), nn.Parameter(like.new_zeros(rows, rank)), support, owned)
+
+    @property
+    def basis(self) -> Tensor:
+        """B."""
+        return self.columns if self.owned is None else self.columns[:, self.owned]
 
     @property
     def left(self) -> Tensor:
         """``W~ = W + (W left) matrix B'``."""
-        return self.basis if self.support is None else self.basis @ self.support.to(self.basis)
+        return self.basis if self.support is None else self.basis @ self.support.to(self.columns)
 
     def learnt(self) -> LearntScaling:
         """A copy of what has been learnt so far."""
@@ -64,7 +70,7 @@ class Scaling:
 
     def follow(self, weight: Tensor) -> None:
         """Go where the weight has gone, when a model is moved to another device or type."""
-        self.basis = self.basis.to(weight)
+        self.columns = self.columns.to(weight)
         if self.matrix.device != weight.device or self.matrix.dtype != weight.dtype:
             self.matrix.data = self.matrix.data.to(weight)
 
@@ -141,13 +147,11 @@ class Mixing:
 
 def _joined(scalings: list[Scaling]) -> tuple[Tensor, list[Columns]]:
     """The columns of all bases, those out of one pool once, and where in them each basis is."""
-    pools = {id(scaling.pool[0]) if scaling.pool is not None else None for scaling in scalings}
-    if len(scalings) > 1 and len(pools) == 1 and scalings[0].pool is not None:
-        basis, _ = scalings[0].pool
-        owned = [scaling.pool[1] for scaling in scalings if scaling.pool is not None]
+    pool, owned = scalings[0].columns, [scaling.owned for scaling in scalings if scaling.owned is not None]
+    if len(owned) == len(scalings) and all(scaling.columns is pool for scaling in scalings):
         union = torch.stack(owned).any(0)
-        return basis[:, union].to(scalings[0].basis), [_columns(mask[union]) for mask in owned]
-    starts = torch.tensor([0, *(scaling.basis.shape[1] for scaling in scalings)]).cumsum(0).tolist()
+        return pool if bool(union.all()) else pool[:, union], [_columns(mask[union]) for mask in owned]
+    starts = torch.tensor([0, *(scaling.matrix.shape[1] for scaling in scalings)]).cumsum(0).tolist()
     return torch.cat([scaling.basis for scaling in scalings], dim=1), [slice(*ends) for ends in pairwise(starts)]
 
 
