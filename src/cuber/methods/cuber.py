@@ -181,7 +181,7 @@ class CUBER(TRGP):
         gradients = (gradient for by_layer in self.gradients for gradient in by_layer.values())
         energies = (weights for by_layer in self.energies for weights in by_layer.values())
         return {
-            "gradients": sum(g.indices.nbytes + g.values.nbytes + 8 for g in gradients),
+            "gradients": sum(g.places.nbytes + g.values.nbytes + 8 for g in gradients),
             "energies": sum(tensor.nbytes for tensor in energies),
             **super().memory_bytes(),
         }

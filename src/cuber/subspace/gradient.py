@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 @dataclass
 class PrunedGradient:
-    """The largest entries of a gradient (index and value) and the norm that the whole of it had."""
+    """The largest entries of a gradient, and the norm that the whole of it had."""
 
-    indices: Tensor
+    places: Tensor
+    """Which entries are kept: a bit for each of all, eight in a byte."""
     values: Tensor
     norm: float
 
@@ -21,14 +23,30 @@ class PrunedGradient:
         """Keep the fraction ``keep`` of the entries, at least one."""
         flat = gradient.flatten()
         count = max(1, round(keep * flat.numel()))
-        indices = flat.abs().topk(count).indices.sort().values
-        index_type = torch.int32 if flat.numel() < 2**31 else torch.int64
-        return cls(indices.to(index_type), flat[indices].clone(), float(gradient.norm()))
+        kept = torch.zeros(flat.numel(), dtype=torch.bool, device=flat.device)
+        kept[flat.abs().topk(count).indices] = True
+        return cls(_packed(kept), flat[kept], float(gradient.norm()))
 
     def cosine(self, gradient: Tensor) -> float:
         """``<g_j, g> / (||g_j|| ||g||)``; 0 where one of them is 0."""
         norms = self.norm * float(gradient.norm())
         if norms == 0:
             return 0.0
-        entries = gradient.flatten()[self.indices.long().to(gradient.device)]
-        return float(entries @ self.values.to(gradient)) / norms
+        return float(self.entries(gradient) @ self.values.to(gradient)) / norms
+
+    def entries(self, gradient: Tensor) -> Tensor:
+        """Those of another gradient, or weight, in the places that are kept here."""
+        return gradient.flatten()[_unpacked(self.places.to(gradient.device), gradient.numel())]
+
+
+def _packed(kept: Tensor) -> Tensor:
+    bits = functional.pad(kept.to(torch.uint8), (0, -len(kept) % 8)).reshape(-1, 8)
+    return (bits << _positions(kept)).sum(1, dtype=torch.uint8)
+
+
+def _unpacked(places: Tensor, count: int) -> Tensor:
+    return (places.unsqueeze(1) >> _positions(places) & 1).bool().flatten()[:count]
+
+
+def _positions(like: Tensor) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=like.device)
