@@ -38,6 +38,8 @@ def learn(
     factor: float = 2.0,
     floor: float = 1e-5,
     evaluation_batch_size: int = 256,
+    precision: str = "float32",
+    compile: bool = False,
     progress: Progress | None = None,
     directory: RunDirectory | str | os.PathLike[str] | None = None,
     about: Mapping[str, Any] | None = None,
@@ -47,6 +49,9 @@ def learn(
     With ``patience``, tasks that have a validation part are stopped early: the learning rate is divided by ``factor``
     after so many epochs without a new best validation loss, training ends below ``floor``, the best weights are kept.
 
+    With ``precision="bf16"`` forward passes and tests are computed in it, under torch's autocast, while weights and all
+    that protects them stay as they are; with ``compile``, torch.compile makes the forward pass of the steps.
+
     A method that is ``joint`` learns all tasks at once, in batches that mix them; what it is validated on is mixed too.
 
     With a ``directory``, the run is written there as it goes, and the same call again goes on where it stopped, to the
@@ -55,7 +60,7 @@ def learn(
     >>> result = cuber.learn(cuber.CUBER(model), stream, epochs=5, lr=0.01)  # doctest: +SKIP
     >>> result.accuracy, result.acc, result.bwt, result.regimes  # doctest: +SKIP
     """
-    training = Training(epochs, lr, batch_size, patience, factor, floor, evaluation_batch_size)
+    training = Training(epochs, lr, batch_size, patience, factor, floor, evaluation_batch_size, precision, compile)
     check_seed(seed)
     check_fit(method, stream)
     if patience is not None and all(task.validation is None for task in stream):
