@@ -2,19 +2,22 @@
 
     CUBER_DATA=... .venv/bin/python benchmarks/compile_and_precision.py permuted-mnist [--variants bf16] [--rounds 5]
 
-The same short run with each of them in turn, round after round, so that whatever else the machine does meets all alike;
-one thread. Seconds are those of an epoch of the second task, without the first one, in which torch compiles. Each round
-has a seed of its own, which the variants share.
+The same short run with each of them in turn, round after round, with one thread. An epoch is one of the last task, but
+not its first, in which torch compiles; its seconds are those of the processor, since what else the machine does matters
+less to them. Seconds of compiling are those on the clock: the first round's, then the median. Each round has a seed of
+its own, which the variants share.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from itertools import pairwise
 from statistics import mean, median
 from typing import Any
 
 from cuber.experiments import Experiment, run
-from cuber.training import Result
+from cuber.training import Moment, Result
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "compile": {"compile": True},
@@ -22,14 +25,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def steady(result: Result) -> float:
-    """Seconds of an epoch in which nothing was compiled."""
-    return median(epoch.seconds for epoch in result.history[-1][1:])
+class Timed:
+    """An experiment that has been run, and what it took."""
 
+    def __init__(self, experiment: Experiment) -> None:
+        self._ends: dict[tuple[int, float], float] = {}
+        self.result: Result = run(experiment, progress=self._note)
+        ends = [self._ends[experiment.tasks - 1, epoch + 1] for epoch in range(experiment.epochs)]
+        self.epoch = median(end - begin for begin, end in pairwise(ends))
+        """Seconds of the processor."""
+        first = [(epochs[0].seconds, median(epoch.seconds for epoch in epochs[1:])) for epochs in self.result.history]
+        self.compiling = sum(seconds - usual for seconds, usual in first)
+        """Seconds on the clock that the first epochs took beyond the others of their task."""
 
-def compiling(result: Result) -> float:
-    """Seconds that the first epochs took beyond the others of their task."""
-    return sum(epochs[0].seconds - median(epoch.seconds for epoch in epochs[1:]) for epochs in result.history)
+    def _note(self, moment: Moment) -> None:
+        if not moment.finished:
+            self._ends[moment.task, moment.epoch] = time.process_time()
 
 
 def main() -> None:
@@ -45,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     variants = {"plain": {}, **{name: VARIANTS[name] for name in options.variants.split(",")}}
     for method in options.methods.split(","):
-        results: dict[str, list[Result]] = {name: [] for name in variants}
+        runs: dict[str, list[Timed]] = {name: [] for name in variants}
         for seed in range(options.rounds):
             for name, how in variants.items():
                 experiment = Experiment(
@@ -60,17 +71,16 @@ def main() -> None:
                     threads=1,
                     **how,
                 )
-                results[name].append(run(experiment))
-        plain = results["plain"]
-        for name, made in results.items():
-            pairs = list(zip(made, plain, strict=True))
-            ratios = sorted(steady(one) / steady(other) for one, other in pairs)
-            gains = [one.acc - other.acc for one, other in pairs]
+                runs[name].append(Timed(experiment))
+        for name, made in runs.items():
+            pairs = list(zip(made, runs["plain"], strict=True))
+            ratios = sorted(one.epoch / plain.epoch for one, plain in pairs)
+            gains = [one.result.acc - plain.result.acc for one, plain in pairs]
             print(
-                f"{options.benchmark} {method:9} {name:8} epoch {median(map(steady, made)):6.3f} s,"
+                f"{options.benchmark} {method:9} {name:8} epoch {median(one.epoch for one in made):6.3f} s,"
                 f" x {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f});"
-                f" compiling {compiling(made[0]):5.1f} s, then {median(map(compiling, made)):5.1f} s;"
-                f" ACC {mean(one.acc for one in made):.2f},"
+                f" compiling {made[0].compiling:5.1f} s, then {median(one.compiling for one in made):5.1f} s;"
+                f" ACC {mean(one.result.acc for one in made):.2f},"
                 f" {mean(gains):+.2f} ({min(gains):+.2f} to {max(gains):+.2f})",
                 flush=True,
             )

@@ -121,10 +121,10 @@ def test_a_compiled_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_compiler")
-def test_a_task_more_than_torch_compiles_one_function_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch._dynamo.config.cache_size_limit", 1)
-    monkeypatch.setattr("torch._dynamo.config.fail_on_cache_limit_hit", True)
-    cuber.learn(cuber.CUBER(small.model(), eps1=0.0), small.stream(), epochs=1, lr=0.1, batch_size=STEP, **COMPILED)
+def test_there_may_be_more_tasks_than_torch_compiles_one_function_for() -> None:
+    learner = cuber.CUBER(small.model(), eps1=0.0)
+    with torch._dynamo.config.patch(cache_size_limit=1, fail_on_cache_limit_hit=True):
+        cuber.learn(learner, small.stream(), epochs=1, lr=0.1, batch_size=STEP, **COMPILED)
 
 
 @pytest.mark.usefixtures("quick_compiler")
