@@ -138,6 +138,11 @@ def test_a_model_that_is_a_protected_layer_itself_is_given_back() -> None:
     assert "forward" not in vars(model)
 
 
+def test_batches_that_mix_tasks_are_not_compiled() -> None:
+    with pytest.raises(CuberError, match="compile does not work with Multitask and a head for each task"):
+        cuber.learn(cuber.Multitask(small.model()), small.stream(), **small.FAST, **COMPILED)
+
+
 @pytest.mark.usefixtures("broken_compiler")
 def test_where_nothing_can_be_compiled_nothing_is_trained(tmp_path: Path) -> None:
     model = small.model_with_norm()

@@ -13,7 +13,7 @@ from torch.optim import SGD
 from cuber.errors import CuberWarning
 from cuber.methods.method import LossFunction, Method
 from cuber.streams import Stream
-from cuber.training.checks import check_fit
+from cuber.training.checks import check_can_compile, check_fit
 from cuber.training.describe import blank
 from cuber.training.directory import RunDirectory
 from cuber.training.progress import Progress
@@ -63,6 +63,8 @@ def learn(
     training = Training(epochs, lr, batch_size, patience, factor, floor, evaluation_batch_size, precision, compile)
     check_seed(seed)
     check_fit(method, stream)
+    if compile:
+        check_can_compile(method)
     if patience is not None and all(task.validation is None for task in stream):
         warnings.warn(
             f"no task of '{stream.name}' has a validation part, so patience={patience} stops nothing early; "
