@@ -62,6 +62,10 @@ def run(
     factor: Annotated[float | None, typer.Option(help="What lr is then divided by.")] = None,
     floor: Annotated[float | None, typer.Option(help="The task is over when lr falls below this.")] = None,
     evaluation_batch_size: Annotated[int | None, typer.Option(help="Samples at a time in tests.")] = None,
+    precision: Annotated[str | None, typer.Option(help="bf16: forward passes in bfloat16; else float32.")] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the forward pass of the steps, with torch.compile.")
+    ] = False,
     train_per_task: Annotated[int | None, typer.Option(help="At most so many training samples.")] = None,
     test_per_task: Annotated[int | None, typer.Option(help="At most so many test samples.")] = None,
     protocol: Annotated[
@@ -114,6 +118,8 @@ def run(
         factor=factor,
         floor=floor,
         evaluation_batch_size=evaluation_batch_size,
+        precision=precision,
+        compile=compile,
         train_per_task=train_per_task,
         test_per_task=test_per_task,
         protocol=protocol,

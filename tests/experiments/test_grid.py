@@ -97,6 +97,8 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
         (f"{RIGHT}protocol = ['paper']", r"grid.toml: protocol must be text, not \['paper'\]"),
         (f"{RIGHT}tasks = '2'", "grid.toml: tasks must be a whole number, not '2'"),
         (f"{RIGHT}data_dir = 3", "grid.toml: data_dir must be text, not 3"),
+        (f"{RIGHT}precision = 'half'", "grid.toml: there is no precision 'half'"),
+        (f"{RIGHT}compile = 'yes'", "grid.toml: compile must be true or false, not 'yes'"),
         (f"{RIGHT}settings.threshold = [[[0.9]]]", r"threshold must be a number from 0 to 1, not \[0.9\]"),
         ("benchmarks = 3\nmethods = 'gpm'\nseeds = 0", "benchmark must be text, not 3"),
         ("benchmarks = 'split-digits'\nmethods = [['gpm']]\nseeds = 0", r"method must be text, not \['gpm'\]"),

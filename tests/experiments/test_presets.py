@@ -94,8 +94,9 @@ def test_schedules(name, epochs, batch, code, paper) -> None:
 
 def test_everything_can_be_overridden() -> None:
     given = {"epochs": 3, "batch_size": 7, "lr": 0.5, "patience": 2, "factor": 4.0, "floor": 0.01}
-    training = Experiment(FIVE, protocol="paper", evaluation_batch_size=9, **given).training()
-    assert dataclasses.asdict(training) == {**given, "evaluation_batch_size": 9}
+    given |= {"evaluation_batch_size": 9, "precision": "bf16", "compile": True}
+    training = Experiment(FIVE, protocol="paper", **given).training()
+    assert dataclasses.asdict(training) == given
     assert Experiment(CIFAR, patience=0).training().patience is None
 
 

@@ -16,7 +16,7 @@ from cuber.methods.settings import LARGEST, check_values, is_number, short
 from cuber.streams import Stream
 from cuber.training import Training, check_seed
 
-LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor", "evaluation_batch_size")
+LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor", "evaluation_batch_size", "precision", "compile")
 """Fields of an experiment that are settings of the training loop."""
 TEXTS, TABLES = ("benchmark", "method", "protocol", "data_dir"), ("settings", "options")
 """Fields that are text, if anything, and those that are tables."""
@@ -48,6 +48,8 @@ class Experiment:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the stream; they go before those of the protocol."""
     data_dir: str | None = None
+    precision: str | None = None
+    compile: bool | None = None
 
     def __post_init__(self) -> None:
         self._check_kinds()

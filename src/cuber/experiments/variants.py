@@ -16,7 +16,7 @@ ALIKE = {"benchmark", "method", "seed", "tasks", "train_per_task", "test_per_tas
 """What makes no variant of a run, since its place in the tables tells it."""
 INDIFFERENT = {"data_dir", "threads", "device", "parameters", "architecture"}
 """What makes no variant of a run, since it decides no result, or the rest decides it."""
-USUAL = {"loss": "torch.nn.functional.cross_entropy"}
+USUAL = {"loss": "torch.nn.functional.cross_entropy", "precision": "float32", "compile": False}
 """What results say nothing of that were made before anybody asked."""
 OWN_VALUE = "lr"
 """What each method has a value of its own for, by the paper's table of hyper-parameters."""

@@ -36,7 +36,7 @@ class ProtectedLayer:
         self.outputs, dimension = rule.matrix(self.parameter).shape
         self.dimension = dimension + self.with_bias
         """d, one more with a bias."""
-        self.scalings: list[Scaling] = []
+        self._scalings: list[Scaling] = []
         self.product: ProjectedProduct | None = None
         """Set while the gradient that training gives to the weight is to be projected."""
         self._mixing: Mixing | None = None
@@ -137,6 +137,17 @@ class ProtectedLayer:
             return type(module).forward(module, x)
         weight, *bias = self.split(self.mixing.weight(self.matrix()))
         return self.rule.apply(module, x, weight, bias[0] if bias else self.bias)
+
+    @property
+    def scalings(self) -> list[Scaling]:
+        """What makes ``W~`` of W; none: it is W."""
+        return self._scalings
+
+    @scalings.setter
+    def scalings(self, scalings: list[Scaling]) -> None:
+        self._scalings = scalings
+        if scalings:
+            _ = self.mixing  # made now: in the forward pass, torch.compile could not see through the making
 
     @property
     def mixing(self) -> Mixing:

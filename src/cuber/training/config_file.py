@@ -23,6 +23,8 @@ MACHINE = "machine"
 """The table that decides no result: it may differ when a run goes on."""
 RECENT = ("training.loss", "experiment.architecture")
 """What runs did not record that an earlier version began; they may go on all the same."""
+ALWAYS = {"precision": "float32", "compile": False}
+"""Of the training: what all runs did before there was a choice, and so did not record."""
 MOST_SHOWN = 6
 """Differences, in a sentence that somebody is to read."""
 
@@ -39,6 +41,8 @@ def read_config(directory: Path) -> dict[str, dict[str, Any]]:
                 raise ValueError(f"'{name}' is no table")
         if not config:
             raise ValueError("it is empty")
+        if "training" in config:
+            config["training"] = {**ALWAYS, **config["training"]}
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise CuberError(

@@ -13,7 +13,7 @@ from torch.optim import SGD
 from cuber.errors import CuberWarning
 from cuber.methods.method import LossFunction, Method
 from cuber.streams import Stream
-from cuber.training.checks import check_fit
+from cuber.training.checks import check_can_compile, check_fit
 from cuber.training.conditions import Observer
 from cuber.training.describe import blank
 from cuber.training.directory import RunDirectory
@@ -39,6 +39,8 @@ def learn(
     factor: float = 2.0,
     floor: float = 1e-5,
     evaluation_batch_size: int = 256,
+    precision: str = "float32",
+    compile: bool = False,
     progress: Progress | None = None,
     directory: RunDirectory | str | os.PathLike[str] | None = None,
     about: Mapping[str, Any] | None = None,
@@ -48,6 +50,9 @@ def learn(
 
     With ``patience``, tasks that have a validation part are stopped early: the learning rate is divided by ``factor``
     after so many epochs without a new best validation loss, training ends below ``floor``, the best weights are kept.
+
+    With ``precision="bf16"`` forward passes and tests are computed in it, under torch's autocast, while weights and all
+    that protects them stay as they are; with ``compile``, torch.compile makes the forward pass of the steps.
 
     A method that is ``joint`` learns all tasks at once, in batches that mix them; what it is validated on is mixed too.
 
@@ -59,9 +64,11 @@ def learn(
     >>> result = cuber.learn(cuber.CUBER(model), stream, epochs=5, lr=0.01)  # doctest: +SKIP
     >>> result.accuracy, result.acc, result.bwt, result.regimes  # doctest: +SKIP
     """
-    training = Training(epochs, lr, batch_size, patience, factor, floor, evaluation_batch_size)
+    training = Training(epochs, lr, batch_size, patience, factor, floor, evaluation_batch_size, precision, compile)
     check_seed(seed)
     check_fit(method, stream)
+    if compile:
+        check_can_compile(method)
     if patience is not None and all(task.validation is None for task in stream):
         warnings.warn(
             f"no task of '{stream.name}' has a validation part, so patience={patience} stops nothing early; "

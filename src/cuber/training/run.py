@@ -13,6 +13,7 @@ from cuber.streams import Stream
 from cuber.training.describe import configuration, pool_of, regimes_of
 from cuber.training.directory import RunDirectory
 from cuber.training.evaluate import evaluate
+from cuber.training.forward import autocast
 from cuber.training.interrupts import Interrupts, Stopped, listening
 from cuber.training.lessons import Lesson, lessons
 from cuber.training.randomness import derive, seeded
@@ -100,12 +101,14 @@ class Run:
                 self.result.reshuffled = [self._row(bare=False, order=order) for order in range(ORDERS)]
 
     def _row(self, *, bare: bool, order: int | None = None) -> list[float | None]:
+        training = self.recipe.training
         accuracies: list[float | None] = [None] * len(self.stream)
         for old in range(self.learner.tasks):
-            with self.learner.as_task(None if bare else old) as model:
-                test, batch_size = self.stream[old].test, self.recipe.training.evaluation_batch_size
-                shuffle = None if order is None else derive(self.recipe.seed, "test order", order, old)
-                accuracies[old] = evaluate(model, test, batch_size, order=shuffle).accuracy
+            shuffle = None if order is None else derive(self.recipe.seed, "test order", order, old)
+            precision = autocast(training.precision, self.learner.device)
+            with self.learner.as_task(None if bare else old) as model, precision:
+                score = evaluate(model, self.stream[old].test, training.evaluation_batch_size, order=shuffle)
+            accuracies[old] = score.accuracy
             self._stop_if_asked()
         return accuracies
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cuber.errors import CuberError
+from cuber.errors import CuberError, unknown
 from cuber.methods.settings import is_number, short
+from cuber.training.forward import PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class Training:
     floor: float = 1e-5
     """Training stops when the learning rate falls below this."""
     evaluation_batch_size: int = 256
+    precision: str = "float32"
+    """Of the products in forward passes; "bf16": by torch's autocast. Weights and projections stay float32."""
+    compile: bool = False
+    """Whether the forward pass of each step is compiled by torch.compile."""
 
     def __post_init__(self) -> None:
         _whole("epochs", self.epochs)
@@ -34,6 +39,10 @@ class Training:
         _number("lr", self.lr, above=0)
         _number("factor", self.factor, above=1)
         _number("floor", self.floor, above=0)
+        if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
+            raise unknown("precision", str(self.precision), PRECISIONS)
+        if not isinstance(self.compile, bool):
+            raise CuberError(f"compile must be true or false, not {short(self.compile)}")
 
 
 def _whole(name: str, value: Any) -> None:

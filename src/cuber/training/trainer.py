@@ -6,13 +6,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from cuber import batches
@@ -21,6 +22,7 @@ from cuber.methods.method import LossFunction, Method
 from cuber.streams import FixedLoader, ShuffledLoader
 from cuber.training.conditions import Observer
 from cuber.training.evaluate import Score, evaluate
+from cuber.training.forward import Compiled, autocast
 from cuber.training.lessons import Lesson
 from cuber.training.losses import Losses
 from cuber.training.progress import Moment, Progress
@@ -65,6 +67,7 @@ class Trainer:
         self.losses = Losses()
         self._optimizer: Optimizer | None = None
         self._stopping: EarlyStopping | None = None
+        self._compiled: AbstractContextManager[object] = nullcontext()
         self._began = time.perf_counter()
         self._epoch_began = 0.0
         self._look = FixedLoader(self.lesson.train, max(self.training.batch_size, SMALLEST_LOOK), self._seed("look"))
@@ -116,11 +119,10 @@ class Trainer:
 
     def _pass(self, pause: Pause) -> float:
         """Over the training data, what is left of it; the mean loss of the epoch."""
-        learner, optimizer, losses, steps = self.learner, self.optimizer, self.losses, len(self._loader)
+        optimizer, losses, steps = self.optimizer, self.losses, len(self._loader)
         for batch in self._loader.batches(self.step):
             optimizer.zero_grad()
-            loss = learner.loss(batch)
-            loss.backward()
+            loss = self._differentiate(batch)
             optimizer.step()
             losses.add(loss, batches.size(batch))
             self.step += 1
@@ -130,11 +132,22 @@ class Trainer:
                 pause(None)
         return self._look_at(losses)
 
+    def _differentiate(self, batch: batches.Batch) -> Tensor:
+        """The loss of a batch, whose gradients are then there."""
+        with self._compiled:
+            with self._autocast():
+                loss = self.learner.loss(batch)
+            loss.backward()
+        return loss
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return autocast(self.training.precision, self.learner.device)
+
     def _score(self) -> Score:
         """Over all samples that are watched, those of each task answered as that task is."""
         scores = []
         for task, part in self.lesson.probes.items():
-            with self.learner.as_task(task) as model:
+            with self.learner.as_task(task) as model, self._autocast():
                 scores.append(evaluate(model, part, self.training.evaluation_batch_size, self.recipe.loss_fn))
         return reduce(add, scores)
 
@@ -176,6 +189,8 @@ class Trainer:
         self._optimizer = self.learner.wrap(optimizer)
         if self.training.patience is not None and self.lesson.validated:
             self._stopping = EarlyStopping(self.learner, optimizer, self.training, self.training.patience)
+        if self.training.compile:
+            self._compiled = Compiled(self.learner.model)
         if state is not None:
             self._load(state)
 
