@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 @dataclass
@@ -40,7 +39,7 @@ class PrunedGradient:
 
 
 def _packed(kept: Tensor) -> Tensor:
-    bits = functional.pad(kept.to(torch.uint8), (0, -len(kept) % 8)).reshape(-1, 8)
+    bits = torch.cat([kept, kept.new_zeros(-len(kept) % 8)]).to(torch.uint8).reshape(-1, 8)
     return (bits << _positions(kept)).sum(1, dtype=torch.uint8)
 
 
