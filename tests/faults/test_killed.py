@@ -38,14 +38,22 @@ def outcome(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 def test_killed_at_random_moments_and_resumed_until_finished(method: str, tmp_path: Path) -> None:
     moments = attempt(experiment(method), tmp_path / "undisturbed")
     assert moments is not None
-    chosen, killed = random.Random(method), 0
-    for _ in range(KILLS):
-        # A resumed run is shorter than a whole one: some are killed near their start, some come to their end.
-        killed += attempt(experiment(method), tmp_path / "run", chosen.randrange(1, moments)) is None
-    if killed == KILLS:
-        assert attempt(experiment(method), tmp_path / "run") is not None
-    assert killed
-    (result, final), (expected, weights) = outcome(tmp_path / "run"), outcome(tmp_path / "undisturbed")
+    chosen, killed, finished = random.Random(method), 0, 0
+    while killed < KILLS:
+        # A resumed run is shorter than a whole one: some come to their end, and the next begins anew.
+        run = tmp_path / f"run-{finished}"
+        if attempt(experiment(method), run, chosen.randrange(1, moments)) is None:
+            killed += 1
+        else:
+            assert_same(run, tmp_path / "undisturbed")
+            finished += 1
+    last = tmp_path / f"run-{finished}"
+    assert attempt(experiment(method), last) is not None
+    assert_same(last, tmp_path / "undisturbed")
+
+
+def assert_same(run: Path, undisturbed: Path) -> None:
+    (result, final), (expected, weights) = outcome(run), outcome(undisturbed)
     assert result == expected
     assert final.keys() == weights.keys()
     for name, tensor in final.items():
