@@ -18,7 +18,7 @@ setup: .venv/installed
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
 
-# Thirty kills per method, and again from the start of each resumed run; about half an hour on two cores.
+# Thirty kills per method; a few minutes on two cores.
 test-faults: setup
 	CUBER_KILLS=30 $(BIN)/python -m pytest tests/faults $(ARGS)
 
