@@ -1,8 +1,8 @@
 """What is measured: the paper's networks in the middle of their last task, in a bare loop and in our trainer.
 
 The memory is as after the tasks before: pools of the sizes that full runs come to, with random columns. In ``nested``
-ownership each task owns nearly all columns that were there when it ended, as on Permuted MNIST and CIFAR-100 (its
-inputs have some energy along all of them); in ``apart``, only those that it brought.
+ownership each task owns nearly all columns that were there when it ended, as on Permuted MNIST (its inputs have some
+energy along all of them); in ``apart``, only those that it brought.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cuber import CUBER, TRGP
+from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer
 from cuber.subspace import Scaling
 from tests.loops import Watch, learn, logits, loss_fn, train
@@ -118,7 +119,10 @@ def test_a_list_has_one_value_for_each_layer_that_repr_calls_protected(setting: 
     count = sum("directions protected" in line for line in repr(learner).splitlines())
     learner.detach()
     values = [0.9] * count if setting == "threshold" else [10] * count
-    learn(CUBER(CASE.model(), **{setting: values}), CASE.loader(0))
+    learn(learner := CUBER(CASE.model(), **{setting: values}), CASE.loader(0))
+    assert len(learner.memory) == count
+    with pytest.raises(CuberError, match=setting):
+        learn(CUBER(CASE.model(), **{setting: [*values, values[0]]}), CASE.loader(0))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -141,7 +141,9 @@ def test_detaching_twice_is_detaching_once() -> None:
     learner = CUBER(CASE.model())
     learner.detach()
     learner.detach()
-    learn(GPM(learner.model), CASE.loader(0))
+    assert not any("forward" in module.__dict__ for module in learner.model.modules())
+    learn(other := GPM(learner.model), CASE.loader(0))
+    assert other.tasks == 1
 
 
 def test_a_detached_learner_says_that_it_is_detached() -> None:

@@ -49,8 +49,11 @@ def test_a_value_out_of_range_is_one_sentence_and_leaves_the_model_alone(
 
 
 def test_the_limits_themselves_are_allowed() -> None:
-    CUBER(CASE.model(), eps1=0, eps2=-1, lam=0, keep=0, threshold=0, selected=0, samples=1, threshold_step=0)
-    CUBER(CASE.model(), eps1=2, eps2=2.0, lam=10, keep=1, threshold=1, selected=99, threshold_step=1)
+    low = {"eps1": 0, "eps2": -1, "lam": 0, "keep": 0, "threshold": 0, "selected": 0, "samples": 1, "threshold_step": 0}
+    high = {"eps1": 2, "eps2": 2.0, "lam": 10, "keep": 1, "threshold": 1, "selected": 99, "threshold_step": 1}
+    for values in (low, high):
+        learner = CUBER(CASE.model(), **values)  # type: ignore[arg-type]
+        assert {name: getattr(learner, name) for name in values} == values
 
 
 @pytest.mark.parametrize("kind", [FineTune, EWC, AGEM, ER, GPM, TRGP, CUBER])
@@ -132,6 +135,8 @@ def test_two_values_for_one_setting() -> None:
 def test_a_model_that_is_wrapped_for_something_else_is_still_a_model() -> None:
     learner = GPM(nn.Sequential(CASE.model()))
     learn(learner, CASE.loader(0))
+    assert learner.tasks == 1
+    assert all(pool.size for pool in learner.memory.values())
 
 
 def test_what_is_no_module_is_refused_with_a_sentence() -> None:

@@ -6,6 +6,7 @@ The oracle chooses neither the batches nor the samples that are replayed: it is 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ Remembered = tuple[int, Tensor, Tensor]
 """The task of a sample, its input and its label."""
 
 
-class SlowReplay:
+class SlowReplay(ABC):
     """A network of its own; with several heads, it has a ``backbone`` and a list of ``heads``."""
 
     def __init__(self, model: nn.Module, lr: float) -> None:
@@ -26,8 +27,9 @@ class SlowReplay:
         self.statistics: list[Statistics] = []
         """Task -> what its normalization layers answer with, if there are any; told at the end of each task."""
 
+    @abstractmethod
     def combine(self, own: Tensor, replayed: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The step's gradient, from that of the new batch and that of the replayed samples."""
 
     def answer(self, task: int, x: Tensor) -> Tensor:
         if hasattr(self.model, "heads"):
