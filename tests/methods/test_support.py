@@ -1,0 +1,46 @@
+"""Learning only what a scaling can reach is learning all of it, also while old weights move in regime 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cuber import CUBER, TRGP
+from cuber.methods import trgp
+
+
+def learnt(kind: type[TRGP], **settings: Any) -> TRGP:
+    """Three tasks, few outputs, many columns: in the third, only what the second brought may move."""
+    torch.manual_seed(2)
+    learner = kind(nn.Linear(40, 3, bias=False, dtype=torch.float64), threshold=0.99, eps1=0.0, **settings)
+    shared = torch.randn(30, 40, dtype=torch.float64)
+    for directions in (26, 30, 30):
+        inputs = torch.randn(60, directions, dtype=torch.float64) @ shared[:directions]
+        loader = [(inputs, torch.randint(3, (60,)))]
+        learner.begin_task(loader, nn.functional.cross_entropy)
+        optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.01, momentum=0.5))
+        for x, y in loader * 15:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(learner.model(x), y).backward()
+            optimizer.step()
+        learner.end_epoch()
+        learner.end_task(loader)
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(TRGP, {}), (CUBER, {"eps2": -1.0, "lam": 0.1, "penalty": "squared", "selected": 1})]
+)
+def test_the_support_loses_nothing(kind: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = learnt(kind, **settings)
+    monkeypatch.setattr(trgp, "support_of", lambda *_: None)
+    whole = learnt(kind, **settings)
+    assert any(a.support is not None for by_layer in ours.scalings for one in by_layer.values() for a in one.values())
+    assert torch.allclose(ours.model.weight, whole.model.weight, atol=1e-9)  # type: ignore[arg-type]
+    for one, other in zip(ours.scalings, whole.scalings, strict=True):
+        for name, by_task in one.items():
+            for task, scaling in by_task.items():
+                assert torch.allclose(scaling.whole(), other[name][task].whole(), atol=1e-9)
