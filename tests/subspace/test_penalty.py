@@ -19,17 +19,20 @@ def orthonormal(dimension: int, rank: int) -> Tensor:
     return torch.linalg.qr(torch.randn(dimension, min(rank, dimension), dtype=torch.float64)).Q
 
 
-def restraint(basis: Tensor, weights: Tensor | None = None, *, norm: bool = False) -> Restraint:
+Pull = tuple[Tensor, Tensor]
+"""The value, and the pull as a matrix."""
+
+
+def restraint(basis: Tensor, drift: Tensor, weights: Tensor | None = None, *, norm: bool = False) -> Pull:
     """Of one task that owns all columns, all of them movable."""
     every = torch.ones(basis.shape[1], dtype=torch.bool)
     penalty: Penalty = norm_penalty if norm else partial(squared_penalty, weights=weights)
-    return Restraint(basis, [(every, penalty)], every)
+    return pulled(Restraint([(every, penalty)], every), basis, drift)
 
 
-def pulled(restraint: Restraint, drift: Tensor) -> tuple[Tensor, Tensor]:
-    """The value, and the pull as a matrix."""
-    value, pull = restraint(drift)
-    return value, pull @ restraint.basis.T
+def pulled(restraint: Restraint, basis: Tensor, drift: Tensor) -> Pull:
+    value, pull = restraint(drift @ basis)
+    return value, pull @ basis.T
 
 
 def gram_of(vectors: Tensor) -> Gram:
@@ -43,7 +46,7 @@ def test_the_norm_and_its_pull_are_those_of_autograd(d: int, rank: int, rows: in
     basis, drift = orthonormal(d, rank), torch.randn(rows, d, dtype=torch.float64, requires_grad=True)
     expected = torch.linalg.matrix_norm(drift @ basis)
     expected.backward()
-    value, pull = pulled(restraint(basis, norm=True), drift.detach())
+    value, pull = restraint(basis, drift.detach(), norm=True)
     assert float(value) == pytest.approx(float(expected.detach()))
     assert torch.allclose(pull, drift.grad, atol=1e-10)
 
@@ -55,7 +58,7 @@ def test_the_square_and_its_pull_are_those_of_autograd(d: int, rank: int, rows: 
     inside = drift @ basis
     expected = torch.trace(inside @ (torch.eye(basis.shape[1]).double() if weights is None else weights) @ inside.T)
     expected.backward()
-    value, pull = pulled(restraint(basis, weights), drift.detach())
+    value, pull = restraint(basis, drift.detach(), weights)
     assert float(value) == pytest.approx(float(expected.detach()))
     assert torch.allclose(pull, drift.grad, atol=1e-10)
 
@@ -68,7 +71,7 @@ def test_energy_weights_measure_how_much_the_old_inputs_answers_change(d: int, r
     change = torch.randn(3, basis.shape[1], dtype=torch.float64) @ basis.T
     answers_change = float((inputs @ change.T).square().sum())
     largest = float(torch.linalg.eigvalsh(basis.T @ inputs.T @ inputs @ basis)[-1])
-    assert float(pulled(restraint(basis, weights), change)[0]) * largest == pytest.approx(answers_change)
+    assert float(restraint(basis, change, weights)[0]) * largest == pytest.approx(answers_change)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -76,9 +79,9 @@ def test_nothing_pulls_where_nothing_has_moved(rank: int) -> None:
     basis, still = torch.eye(5)[:, :rank], torch.zeros(3, 5)
     weights = energy_weights(gram_of(torch.randn(4, 5)), basis)
     for value, pull in (
-        pulled(restraint(basis, norm=True), still),
-        pulled(restraint(basis), still),
-        pulled(restraint(basis, weights), still),
+        restraint(basis, still, norm=True),
+        restraint(basis, still),
+        restraint(basis, still, weights),
     ):
         assert float(value) == 0
         assert torch.equal(pull, still)
@@ -88,8 +91,8 @@ def test_nothing_pulls_on_what_moved_outside_the_basis() -> None:
     drift = torch.zeros(3, 4)
     drift[:, 2:] = torch.randn(3, 2)
     for value, pull in (
-        pulled(restraint(torch.eye(4)[:, :2], norm=True), drift),
-        pulled(restraint(torch.eye(4)[:, :2]), drift),
+        restraint(torch.eye(4)[:, :2], drift, norm=True),
+        restraint(torch.eye(4)[:, :2], drift),
     ):
         assert float(value) == 0
         assert not pull.any()
@@ -99,7 +102,7 @@ def test_unsquared_the_pull_has_the_same_size_however_little_has_moved() -> None
     basis = orthonormal(6, 3)
     direction = torch.randn(2, 3, dtype=torch.float64) @ basis.T
     for size in (1e-6, 1.0, 1e6):
-        assert float(pulled(restraint(basis, norm=True), size * direction)[1].norm()) == pytest.approx(1.0)
+        assert float(restraint(basis, size * direction, norm=True)[1].norm()) == pytest.approx(1.0)
 
 
 @given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 2**31), st.booleans())
@@ -109,14 +112,14 @@ def test_several_tasks_pull_together_as_they_would_one_by_one(d: int, rows: int,
     drift = torch.randn(rows, d, dtype=torch.float64, generator=generator)
     owned = torch.rand(3, d - 1, generator=generator) < 0.6
     penalty: Penalty = norm_penalty if norm else squared_penalty
-    value, pull = pulled(Restraint(basis, [(columns, penalty) for columns in owned], torch.ones(d - 1)), drift)
-    alone = [pulled(restraint(basis[:, columns], norm=norm), drift) for columns in owned]
+    value, pull = pulled(Restraint([(columns, penalty) for columns in owned], torch.ones(d - 1)), basis, drift)
+    alone = [restraint(basis[:, columns], drift, norm=norm) for columns in owned]
     assert float(value) == pytest.approx(float(sum(one for one, _ in alone)))
     assert torch.allclose(pull, torch.stack([one for _, one in alone]).sum(0), atol=1e-10)
 
 
 def test_columns_that_may_not_move_count_but_do_not_pull() -> None:
     drift, every = torch.tensor([[3.0, 4.0, 9.0]]), torch.ones(2, dtype=torch.bool)
-    value, pull = pulled(Restraint(torch.eye(3)[:, :2], [(every, norm_penalty)], torch.tensor([True, False])), drift)
+    value, pull = pulled(Restraint([(every, norm_penalty)], torch.tensor([True, False])), torch.eye(3)[:, :2], drift)
     assert float(value) == 5.0
     assert torch.allclose(pull, torch.tensor([[0.6, 0.0, 0.0]]))

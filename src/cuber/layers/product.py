@@ -2,6 +2,9 @@
 
 A weight's gradient is ``delta' X``, so ``G (I - U U') = delta' (X - (X U) U')``: with fewer inputs in the batch than
 the layer has outputs, projecting the inputs is the shorter way to the same gradient.
+
+With scalings, ``W~ x = W x + sum over j of (W L_j) M_j B_j' x``. What is read of the weight, ``W L_j``, does not move
+but along its free columns, so the way through the inputs' own space, ``W (x + L_j M_j B_j' x)``, can be spared.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cuber.device import full_precision
-from cuber.subspace import Projector
+from cuber.subspace import Mixing, Projector
 
 
 class ProjectedProduct:
@@ -23,9 +26,21 @@ class ProjectedProduct:
         self._given: list[tuple[int, int]] = []
         self._kept: list[Any] = []
 
-    def __call__(self, vectors: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The product; the vectors end in the 1 that the bias is the weight of, if there is one."""
-        return _Product.apply(vectors, weight, bias, self)
+    def __call__(
+        self,
+        vectors: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mixing: Mixing | None = None,
+        moved: Tensor | None = None,
+    ) -> Tensor:
+        """The product; the vectors end in the 1 that the bias is the weight of, if there is one.
+
+        With scalings of a weight that is held: the product with W~, the weight having ``moved`` so far.
+        """
+        matrices = [] if mixing is None else mixing.matrices
+        y = _Product.apply(vectors.flatten(0, -2), weight, bias, self, mixing, moved, *matrices)
+        return y if vectors.dim() == 2 else y.unflatten(0, vectors.shape[:-1])
 
     def give(self, gradients: list[Tensor]) -> None:
         """Remember these gradients; their memory is kept, so that nothing else can come to lie there."""
@@ -48,23 +63,48 @@ def mark(tensor: Tensor) -> tuple[int, int]:
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, weight: Tensor, bias: Tensor | None, product: ProjectedProduct) -> Tensor:
-        ctx.save_for_backward(vectors, weight, bias)
-        ctx.product = product
-        if bias is None:
-            return vectors @ weight.mT
-        return vectors[..., :-1] @ weight.mT + vectors[..., -1:] * bias
+    def forward(
+        ctx: Any,
+        vectors: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        product: ProjectedProduct,
+        mixing: Mixing | None,
+        moved: Tensor | None,
+        *matrices: Tensor,
+    ) -> Tensor:
+        y = vectors @ weight.mT if bias is None else vectors[:, :-1] @ weight.mT + vectors[:, -1:] * bias
+        seen: list[Tensor] = []
+        scaled = read = None
+        if mixing is not None and moved is not None:
+            seen, read = mixing.seen(vectors), mixing.read_of(moved)
+            scaled = mixing.scaled(seen)
+            y = y + scaled @ read.mT
+        ctx.product, ctx.mixing = product, mixing
+        ctx.save_for_backward(vectors, weight, bias, scaled, read, *seen)
+        return y
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, weight, bias = ctx.saved_tensors
+        vectors, weight, bias, scaled, read, *seen = ctx.saved_tensors
+        mixing: Mixing | None = ctx.mixing
         with full_precision(weight.device):
             # An autocast may have made halves of them; what protects old tasks is computed in full.
             delta, vectors = delta.to(weight.dtype), vectors.to(weight.dtype)
-            of_vectors = delta @ weight if ctx.needs_input_grad[0] else None
-            if of_vectors is not None and bias is not None:
-                of_vectors = torch.cat([of_vectors, (delta * bias).sum(-1, keepdim=True)], dim=-1)
-            rows, inside = delta.flatten(0, -2).mT, ctx.product.projector(vectors.flatten(0, -2))
+            of_vectors = _against(delta, weight, bias) if ctx.needs_input_grad[0] else None
+            movable, of_matrices = vectors, []
+            if mixing is not None:
+                parts = mixing.split(delta @ read.to(weight.dtype))
+                of_matrices = [part.mT @ inputs.to(part) for part, inputs in zip(parts, seen, strict=True)]
+                if of_vectors is not None:
+                    of_vectors = of_vectors + mixing.spread(parts) @ mixing.bases.mT
+                movable = mixing.add_free(vectors, scaled.to(weight.dtype))
+            rows, inside = delta.mT, ctx.product.projector(movable)
             gradients = [rows @ inside] if bias is None else [rows @ inside[:, :-1], rows @ inside[:, -1]]
         ctx.product.give(gradients)
-        return of_vectors, gradients[0], gradients[1] if bias is not None else None, None
+        return of_vectors, gradients[0], gradients[1] if bias is not None else None, None, None, None, *of_matrices
+
+
+def _against(delta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    of_vectors = delta @ weight
+    return of_vectors if bias is None else torch.cat([of_vectors, (delta * bias).sum(-1, keepdim=True)], dim=-1)

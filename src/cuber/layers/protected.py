@@ -13,7 +13,7 @@ from torch.nn import functional
 from cuber.device import full_precision
 from cuber.layers.product import ProjectedProduct, mark
 from cuber.layers.rule import Rule
-from cuber.subspace import Mixing, Scaling
+from cuber.subspace import Held, Mixing, Scaling
 
 WORTHWHILE = 500_000
 """A projection of the inputs instead of the gradient must save so many multiplications."""
@@ -39,7 +39,9 @@ class ProtectedLayer:
         self._scalings: list[Scaling] = []
         self.product: ProjectedProduct | None = None
         """Set while the gradient that training gives to the weight is to be projected."""
+        self._held: Held | None = None
         self._mixing: Mixing | None = None
+        self._moved: tuple[list[tuple[int, int]], Tensor] | None = None
         self.observer: Observer | None = None
 
     @property
@@ -126,17 +128,47 @@ class ProtectedLayer:
         """The forward pass with the effective weight ``W~``."""
         # With fewer input vectors than the weight has rows, what is done to inputs is cheaper than what is done to it.
         few = self.rule.multiplies and not x.is_nested and x.dim() > 1 and x.shape[:-1].numel() < self.outputs
-        product = self._product_for(module, x) if few else None
-        if few and (self.scalings or product):
-            vectors = self._with_one(x)
-            if self.scalings:
-                vectors = self.mixing.input(vectors)
-            y = (product or _product)(vectors, *self._weight_and_bias())
+        product = self._product_for(module, x)
+        if few and (self.scalings or self._saves(product, x)):
+            y = self._from_inputs(product, self._with_one(x))
             return y if self.with_bias or self.bias is None else y + self.bias
         if not self.scalings:
             return type(module).forward(module, x)
-        weight, *bias = self.split(self.mixing.weight(self.matrix()))
+        matrix = self.matrix()
+        moved = self._move(self.held, matrix) if product and self.held else None
+        weight, *bias = self.split(self.mixing.weight(matrix, moved))
         return self.rule.apply(module, x, weight, bias[0] if bias else self.bias)
+
+    def _from_inputs(self, product: ProjectedProduct | None, vectors: Tensor) -> Tensor:
+        weight_and_bias = self.parameter, self.bias if self.with_bias else None
+        if self.scalings and product and self.held and self.outputs < self.dimension:
+            return product(vectors, *weight_and_bias, self.mixing, self.moved(self.held))
+        if self.scalings:
+            vectors = self.mixing.input(vectors)
+        multiply = product if product is not None and self._saves(product, vectors) else _product
+        return multiply(vectors, *weight_and_bias)
+
+    @property
+    def held(self) -> Held | None:
+        """Set while the weight is held where it was, but for some free columns."""
+        return self._held
+
+    @held.setter
+    def held(self, held: Held | None) -> None:
+        self._held, self._moved = held, None
+
+    def moved(self, held: Held) -> Tensor:
+        """How far the weight has come along its free columns since the task began, out x f."""
+        if self._moved is None or self._moved[0] != list(map(mark, self.parameters)):
+            with torch.no_grad(), full_precision(self.parameter.device):
+                return self._move(held, self.matrix())
+        return self._moved[1]
+
+    def _move(self, held: Held, matrix: Tensor) -> Tensor:
+        """As ``moved``, differentiable; kept, since it is asked for more than once in a step."""
+        moved = held.moved(matrix)
+        self._moved = list(map(mark, self.parameters)), moved.detach()
+        return moved
 
     @property
     def scalings(self) -> list[Scaling]:
@@ -152,22 +184,24 @@ class ProtectedLayer:
     @property
     def mixing(self) -> Mixing:
         """The scalings together."""
-        if self._mixing is None or not self._mixing.fits(self.scalings, self.parameter):
+        if self._mixing is None or not self._mixing.fits(self.scalings, self.parameter, self.held):
             with full_precision(self.parameter.device):
-                self._mixing = Mixing(self.scalings, self.parameter)
+                self._mixing = Mixing(self.scalings, self.parameter, self.held)
         return self._mixing
 
     def _product_for(self, module: nn.Module, x: Tensor) -> ProjectedProduct | None:
-        """While the layer is trained, its product with a projected gradient, if that saves more work than it makes."""
+        """While the layer is trained, its product with a projected gradient."""
         if self.product is None or not module.training or not torch.is_grad_enabled() or not self.trains:
             return None
         if torch.compiler.is_compiling() or any(torch.func.debug_unwrap(t) is not t for t in (x, self.parameter)):
             return None  # torch.compile and torch.func cannot look inside
-        saved = (self.outputs - x.shape[:-1].numel()) * self.dimension * self.product.projector.columns
-        return self.product if saved > WORTHWHILE else None
+        return self.product
 
-    def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
-        return self.parameter, self.bias if self.with_bias else None
+    def _saves(self, product: ProjectedProduct | None, x: Tensor) -> bool:
+        """Whether projecting these inputs instead of the gradient saves more work than it makes."""
+        if product is None:
+            return False
+        return (self.outputs - x.shape[:-1].numel()) * self.dimension * product.projector.columns > WORTHWHILE
 
     def attach(self) -> None:
         """Take over the forward pass of the layer's modules."""
@@ -191,7 +225,7 @@ class ProtectedLayer:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of the model keeps what it computes, not who was watching.
-        return {**self.__dict__, "observer": None, "_mixing": None}
+        return {**self.__dict__, "observer": None, "_mixing": None, "_moved": None}
 
 
 def _gradient_of(parameter: nn.Parameter) -> Tensor:

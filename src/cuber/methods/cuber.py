@@ -78,11 +78,11 @@ class CUBER(TRGP):
         super().before_step(optimizer)
         added = None
         for layer in self._layers_of(optimizer):
-            restraint = self._restraints.get(layer.name)
+            restraint, held = self._restraints.get(layer.name), layer.held
             strength = self._strength(layer, optimizer, len(restraint.tasks)) if restraint else 0.0
-            if restraint and strength:
-                value, pull = restraint(self.drift(layer.name))
-                layer.add_gradient(strength * pull, restraint.basis)
+            if restraint and held and strength:
+                value, pull = restraint(layer.moved(held))
+                layer.add_gradient(strength * pull, held.free)
                 added = strength * value if added is None else added + strength * value
         return added
 
@@ -131,11 +131,11 @@ class CUBER(TRGP):
         Along no others can anything have moved. What has become protected since stays where it is.
         """
         pool, changing = self.memory[name], self._changing(name)
-        free = pool.owners[changing].any(0) & ~self._protected_columns(name, at_start=True)
-        if not bool(free.any()):
+        free = ~self._protected_columns(name, at_start=True)
+        if not changing or not bool(free.any()):
             return None
         tasks = [(pool.owners[task][free], self._penalty(name, task, free)) for task in changing]
-        return Restraint(pool.basis[:, free], tasks, ~self._protected_columns(name)[free])
+        return Restraint(tasks, ~self._protected_columns(name)[free])
 
     def _penalty(self, name: str, task: int, free: Tensor) -> Penalty:
         """On the change in an old task's subspace, as far as that is free."""

@@ -18,6 +18,7 @@ from cuber.methods.gpm import GPM, Regimes
 from cuber.methods.settings import setting
 from cuber.subspace import (
     NO_FORGETTING,
+    Held,
     LearntScaling,
     Regime,
     Scaling,
@@ -54,6 +55,16 @@ class TRGP(GPM):
         }
         for name, layer in self.layers.items():
             layer.scalings = list(self._learning[name].values())
+
+    def _protect(self, name: str) -> None:
+        super()._protect(name)
+        free = self.memory[name].basis[:, ~self._protected_columns(name, at_start=True)]
+        self.layers[name].held = Held(self._anchors[name], free)
+
+    def _leave_task(self) -> None:
+        super()._leave_task()
+        for layer in self.layers.values():
+            layer.held = None
 
     def _new_scaling(self, task: int, name: str) -> Scaling:
         """Of an old task's subspace, for the present task to learn."""

@@ -6,6 +6,7 @@ per row), a basis ``d x K`` with orthonormal columns.
 
 from cuber.subspace.gradient import PrunedGradient
 from cuber.subspace.gram import Gram
+from cuber.subspace.held import Held
 from cuber.subspace.penalty import Penalty, Restraint, energy_weights, norm_penalty, squared_penalty
 from cuber.subspace.pool import Pool
 from cuber.subspace.projection import Projector
@@ -24,6 +25,7 @@ __all__ = [
     "FORWARD_TRANSFER",
     "NO_FORGETTING",
     "Gram",
+    "Held",
     "LearntScaling",
     "Mixing",
     "Penalty",

@@ -31,23 +31,22 @@ def squared_penalty(inside: Tensor, weights: Tensor | None = None) -> tuple[Tens
 class Restraint:
     """The penalties of several old tasks on the change of one weight, which look at the change together.
 
-    Each task has its columns among those of one basis; only along the ``movable`` ones is the weight pulled.
+    The change comes in the coordinates of some columns. Each task has its own among them; only along the ``movable``
+    ones is the weight pulled.
     """
 
-    def __init__(self, basis: Tensor, tasks: list[tuple[Tensor, Penalty]], movable: Tensor) -> None:
-        self.basis = basis
+    def __init__(self, tasks: list[tuple[Tensor, Penalty]], movable: Tensor) -> None:
         self.tasks = [(columns.nonzero().flatten(), penalty) for columns, penalty in tasks]
-        self.movable = movable.to(basis)
+        self.movable = movable
 
-    def __call__(self, drift: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of the penalties for a weight change, out x d, and its gradient in the coordinates of the basis."""
-        inside = drift.to(self.basis.dtype) @ self.basis
-        value, pull = inside.new_zeros(()), torch.zeros_like(inside)
+    def __call__(self, moved: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of the penalties for a weight change, and its gradient, both in coordinates, out x f."""
+        value, pull = moved.new_zeros(()), torch.zeros_like(moved)
         for columns, penalty in self.tasks:
-            of_task, towards = penalty(inside.index_select(1, columns))
+            of_task, towards = penalty(moved.index_select(1, columns))
             value = value + of_task
             pull.index_add_(1, columns, towards)
-        return value, pull * self.movable
+        return value, pull * self.movable.to(pull)
 
 
 def energy_weights(gram: Gram, basis: Tensor) -> Tensor:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+
+from cuber.subspace.held import Held
 
 Columns = Tensor | slice
 
@@ -104,8 +107,9 @@ class Mixing:
     ``x -> x + sum over j of ((x B_j) M_j') L_j'`` for inputs, and its adjoint for weights.
     """
 
-    def __init__(self, scalings: Sequence[Scaling], weight: Tensor) -> None:
+    def __init__(self, scalings: Sequence[Scaling], weight: Tensor, held: Held | None = None) -> None:
         self.scalings = list(scalings)
+        self.held = held
         for scaling in self.scalings:
             scaling.follow(weight)
         self.bases, self.sources = _joined(self.scalings)
@@ -121,28 +125,69 @@ class Mixing:
                 if scaling.support is not None:
                     self.targets[position] = slice(start, start := start + len(scaling.matrix))
 
-    def fits(self, scalings: Sequence[Scaling], weight: Tensor) -> bool:
+    def fits(self, scalings: Sequence[Scaling], weight: Tensor, held: Held | None = None) -> bool:
         """Whether these are still the scalings, and where the weight is."""
-        same = self.scalings == scalings  # no two of them are equal, so this compares identities
+        same = self.scalings == scalings and self.held is held  # no two scalings are equal: identities are compared
         return same and self.bases.device == weight.device and self.bases.dtype == weight.dtype
+
+    @property
+    def matrices(self) -> list[nn.Parameter]:
+        """All the M_j."""
+        return [scaling.matrix for scaling in self.scalings]
 
     def input(self, vectors: Tensor) -> Tensor:
         """``x~`` for every vector: the last dimension of a tensor of any shape."""
-        coordinates = vectors @ self.bases
-        parts = [
-            _select(coordinates, source) @ scaling.matrix.mT
-            for source, scaling in zip(self.sources, self.scalings, strict=True)
-        ]
-        return vectors + _place(parts, self.targets, self.lefts.shape[1]) @ self.lefts.mT
+        return vectors + self.scaled(self.seen(vectors)) @ self.lefts.mT
 
-    def weight(self, weight: Tensor) -> Tensor:
-        """``W~``."""
-        coordinates = weight @ self.lefts
-        parts = [
-            _select(coordinates, target) @ scaling.matrix
-            for target, scaling in zip(self.targets, self.scalings, strict=True)
-        ]
-        return weight + _place(parts, self.sources, self.bases.shape[1]) @ self.bases.mT
+    def weight(self, weight: Tensor, moved: Tensor | None = None) -> Tensor:
+        """``W~``; of a weight that is held, by how far it has ``moved``."""
+        read = weight @ self.lefts if moved is None else self.read_of(moved)
+        return weight + self.spread(self.split(read)) @ self.bases.mT
+
+    # The steps on the way
+
+    def seen(self, vectors: Tensor) -> list[Tensor]:
+        """``x B_j`` for each of the scalings."""
+        coordinates = vectors @ self.bases
+        return [_select(coordinates, source) for source in self.sources]
+
+    def scaled(self, seen: list[Tensor]) -> Tensor:
+        """All the ``(x B_j) M_j'``, as coordinates in the ``lefts``."""
+        parts = [part @ scaling.matrix.mT for part, scaling in zip(seen, self.scalings, strict=True)]
+        return _place(parts, self.targets, self.lefts.shape[1])
+
+    def split(self, read: Tensor) -> list[Tensor]:
+        """Coordinates in the ``lefts``, for each of the scalings."""
+        return [_select(read, target) for target in self.targets]
+
+    def spread(self, read: list[Tensor]) -> Tensor:
+        """The sum of all ``(W L_j) M_j``, as coordinates in the ``bases``."""
+        parts = [part @ scaling.matrix for part, scaling in zip(read, self.scalings, strict=True)]
+        return _place(parts, self.sources, self.bases.shape[1])
+
+    # What is read of a weight that is held
+
+    def read_of(self, moved: Tensor) -> Tensor:
+        """All the ``W L_j`` side by side, for a weight that has moved so far."""
+        return self.read + moved.to(self.turn) @ self.turn if moved.shape[1] else self.read
+
+    def add_free(self, vectors: Tensor, scaled: Tensor) -> Tensor:
+        """x, and of ``x~ - x`` what lies along the free columns: nothing else of it can move the weight."""
+        assert self.held is not None
+        free = self.held.free
+        return vectors + (scaled @ self.turn.mT) @ free.to(vectors).mT if free.shape[1] else vectors
+
+    @cached_property
+    def read(self) -> Tensor:
+        """What is read of the anchor."""
+        assert self.held is not None
+        return self.held.anchor @ self.lefts
+
+    @cached_property
+    def turn(self) -> Tensor:
+        """What a move along the free columns is in what is read: f x q."""
+        assert self.held is not None
+        return self.held.free.to(self.lefts).mT @ self.lefts
 
 
 def _joined(scalings: list[Scaling]) -> tuple[Tensor, list[Columns]]:
