@@ -116,6 +116,11 @@ def logits(learner: Method, task: int | None, x: Tensor) -> Tensor:
     return answer
 
 
+def scaled(learner: Any, task: int, name: str) -> Tensor:
+    """What a task has learnt to make of old weights: S, in the coordinates of the columns that it scales."""
+    return learner._known_scaling(learner.scalings[task][name], name).dense()  # type: ignore[no-any-return]
+
+
 def same_bits(one: nn.Module, other: nn.Module) -> bool:
     """Whether two models hold the same parameters and buffers, bit for bit."""
     state, other_state = one.state_dict(), other.state_dict()

@@ -18,18 +18,21 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 def give_scalings(layer: ProtectedLayer, *, size: float) -> None:
     """Two scalings on overlapping subspaces of the layer's inputs."""
     like = layer.matrix().detach()
-    basis = torch.linalg.qr(torch.randn(layer.dimension, min(4, layer.dimension), dtype=torch.float64)).Q.to(like)
-    for columns in (basis[:, :3], basis[:, 1:]):
-        rank = columns.shape[1]
-        layer.scalings.append(Scaling(columns, nn.Parameter(size * torch.randn(rank, rank).to(like))))
+    basis = torch.linalg.qr(torch.randn(layer.dimension, min(4, layer.dimension), dtype=torch.float64)).Q
+    columns = torch.arange(basis.shape[1])
+    layer.scaling = Scaling.identity(basis, torch.stack([columns < 3, columns >= 1]), like=like)
+    layer.scaling.matrix.data = size * torch.randn_like(layer.scaling.matrix)
+
+
+def effective(layer: ProtectedLayer, weight: Tensor) -> Tensor:
+    assert layer.scaling is not None
+    return effective_weight(weight, [layer.scaling.basis], [layer.scaling.dense()])
 
 
 def dense_output(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> Tensor:
     """The plain module's own forward pass, on a copy of it that holds the effective weight."""
-    bases = [scaling.basis for scaling in layer.scalings]
-    matrices = [scaling.matrix.detach() for scaling in layer.scalings]
     kept = layer.matrix().detach().clone()
-    layer.set_matrix(effective_weight(kept, bases, matrices))
+    layer.set_matrix(effective(layer, kept))
     output = type(module).forward(module, x).detach()  # type: ignore[operator]
     layer.set_matrix(kept)
     return output
@@ -54,7 +57,8 @@ def test_few_inputs_and_many_give_the_same_answers_and_gradients(bias: bool) -> 
     together = layer.forward(module, x)
     one_by_one = torch.cat([layer.forward(module, row.unsqueeze(0)) for row in x])  # 1 < 20: the inputs are scaled
     assert (together - one_by_one).norm() < 1e-5 * together.norm()
-    trained = [*layer.parameters, *(scaling.matrix for scaling in layer.scalings)]
+    assert layer.scaling is not None
+    trained = [*layer.parameters, layer.scaling.matrix]
     from_weight = torch.autograd.grad(together.square().mean(), trained)
     from_input = torch.autograd.grad(one_by_one.square().mean(), trained)
     for one, other in zip(from_weight, from_input, strict=True):
@@ -68,7 +72,7 @@ def test_with_scalings_of_0_every_bit_is_that_of_the_plain_layer(case: LayerCase
     plain = module(x)
     give_scalings(layer, size=0.0)
     scaled = layer.forward(module, x)
-    if isinstance(module, nn.Linear) and module.bias is not None and x[..., 0].numel() < module.out_features:
+    if isinstance(module, nn.Linear) and module.bias is not None and x[..., 0].numel() <= module.out_features:
         # The input that is always 1 goes through the product here: another kernel, the same numbers.
         assert torch.allclose(scaled, plain, atol=1e-6)
     else:
@@ -83,6 +87,5 @@ def test_a_frozen_bias_is_added_as_it_is_from_either_side() -> None:
     give_scalings(layer, size=1.0)
     for count in (3, 50):
         x = torch.randn(count, 6)
-        bases, matrices = [s.basis for s in layer.scalings], [s.matrix for s in layer.scalings]
-        expected = functional.linear(x, effective_weight(module.weight, bases, matrices), module.bias)
+        expected = functional.linear(x, effective(layer, module.weight), module.bias)
         assert torch.allclose(layer.forward(module, x), expected, atol=1e-5)

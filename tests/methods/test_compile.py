@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cuber import CUBER, CuberError
-from tests.loops import learn, loss_fn
+from tests.loops import learn, loss_fn, scaled
 from tests.models import CASES
 
 
@@ -59,9 +59,10 @@ def test_training_through_the_compiled_model_goes_the_same_way() -> None:
         learners.append(learner)
     for one, other in zip(learners[0].model.parameters(), learners[1].model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
-    for name, by_task in learners[0].scalings[1].items():
-        assert by_task[0].whole().any()
-        assert torch.allclose(by_task[0].whole(), learners[1].scalings[1][name][0].whole(), atol=1e-6)
+    for name in learners[0].scalings[1]:
+        one, other = (scaled(learner, 1, name) for learner in learners)
+        assert one.any()
+        assert torch.allclose(one, other, atol=1e-6)
 
 
 def test_a_compiled_model_and_the_plain_one_are_one_model_with_one_learner() -> None:

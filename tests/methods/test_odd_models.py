@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cuber import CUBER, GPM, TRGP, CuberError
-from tests.loops import OPTIMIZERS, Watch, learn, logits, loss_fn, train
+from tests.loops import OPTIMIZERS, Watch, learn, logits, loss_fn, scaled, train
 from tests.models import CASES
 from tests.oracles.bases import subspace
 from tests.oracles.dense import largest_angle
@@ -56,7 +56,7 @@ def test_a_weight_used_twice_is_scaled_in_both_places(name: str) -> None:
     x = DATA.inputs(0, 40)
     answers = logits(learner, 1, x)
     for layer_name, layer in learner.layers.items():
-        basis, A = learner.memory[layer_name].basis_of(0), learner.scalings[1][layer_name][0].whole()
+        basis, A = learner.memory[layer_name].basis_of(0), scaled(learner, 1, layer_name)
         layer.set_matrix(layer.matrix().detach() @ (torch.eye(layer.dimension) + basis @ A @ basis.T))
     assert torch.allclose(logits(learner, None, x), answers, atol=1e-5)
 

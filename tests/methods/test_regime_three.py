@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from cuber import CUBER
 from cuber.methods.gpm import GPM
+from tests.loops import scaled
 
 DIMENSION, OUTPUTS = 8, 6
 
@@ -85,7 +86,7 @@ def test_what_a_task_reads_through_its_scalings_is_protected_and_must_be(kind: t
     learner = learner_of(kind, eps2=2.0)
     learn(learner, task_on(0, 1, 2), steps=20)
     learn(learner, task_on(2, 3, seed=1), steps=20)
-    assert torch.count_nonzero(learner.scalings[1]["linear"][0].whole().abs() > 1e-3) > 1
+    assert torch.count_nonzero(scaled(learner, 1, "linear").abs() > 1e-3) > 1
     x = task_on(2, 3)[0][0]
     with torch.no_grad(), learner.as_task(1) as model:
         before = model(x)
@@ -166,8 +167,8 @@ def test_a_step_follows_autograd_s_gradient_of_loss_and_penalty(penalty: str) ->
     assert numbers(learner) == {0: 3}
     step(learner, optimizer, loader, 2)
     before = learner.model.weight.detach().clone().requires_grad_()
-    scaling = learner._learning["linear"][0]
-    basis, A = scaling.basis, scaling.matrix.detach().clone()
+    scaling = learner._learning["linear"]
+    basis, A = scaling.basis, scaling.dense()
     (x, y) = loader[0]
     inside = (before - start) @ basis
     energies = (STRENGTHS.diag() @ basis).square().sum(0)  # of each column, over the samples of task 0

@@ -35,7 +35,7 @@ def test_training_starts_at_the_plain_network(case: Case) -> None:
     learner = TRGP(case.model(), eps1=0.0)
     learn(learner, case.loader(0))
     learner.begin_task(case.loader(1), loss_fn)
-    assert all(layer.scalings for layer in learner.layers.values())
+    assert all(layer.scaling for layer in learner.layers.values())
     many = case.inputs(9, 40)  # more than any layer has outputs: the weight is scaled, and the kernels are the same
     assert torch.equal(logits(learner, 1, many), logits(learner, None, many))
     few = case.inputs(9, 1)
@@ -46,7 +46,7 @@ def test_after_a_task_its_scalings_are_as_fixed_as_anybody_s() -> None:
     learner = TRGP(CASES["mlp"].model(), eps1=0.0)
     for task in range(2):
         learn(learner, CASES["mlp"].loader(task))
-    shown = [scaling.matrix for layer in learner.layers.values() for scaling in layer.scalings]
+    shown = [layer.scaling.matrix for layer in learner.layers.values() if layer.scaling]
     assert shown
     assert not any(matrix.requires_grad for matrix in shown)
 

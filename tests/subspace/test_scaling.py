@@ -1,8 +1,8 @@
-"""A scaling of the weight is a scaling of the input, in any order, and none at all while A is 0."""
+"""Old tasks' scalings, learnt as one, are what each would have learnt; and none at all while S is 0."""
 
 from __future__ import annotations
 
-import itertools
+import copy
 
 import pytest
 import torch
@@ -10,132 +10,144 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from cuber.subspace import Scaling, scaled_input, scaled_weight, support_of
+from cuber.subspace import Held, Reading, Scaling, supports_of
 from tests.oracles.dense import effective_weight
 
-
-def scaling(dimension: int, rank: int, dtype: torch.dtype = torch.float32) -> Scaling:
-    basis = torch.linalg.qr(torch.randn(dimension, rank, dtype=torch.float64)).Q.to(dtype)
-    return Scaling(basis, nn.Parameter(torch.randn(rank, rank, dtype=dtype)))
+seeds = st.integers(0, 2**31)
 
 
-dimensions = st.integers(1, 12)
-ranks = st.lists(st.integers(0, 12), max_size=3)
+def pool_of(dimension: int, size: int, generator: torch.Generator) -> Tensor:
+    return torch.linalg.qr(torch.randn(dimension, size, dtype=torch.float64, generator=generator)).Q
 
 
-def scalings_of(dimension: int, ranks: list[int], dtype: torch.dtype = torch.float32) -> list[Scaling]:
-    return [scaling(dimension, min(rank, dimension), dtype) for rank in ranks]
+def drawn(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
-@given(dimensions, ranks)
-def test_the_scaled_weight_is_the_formula_as_written(dimension: int, ranks: list[int]) -> None:
-    weight, made = torch.randn(5, dimension, dtype=torch.float64), scalings_of(dimension, ranks, torch.float64)
-    expected = effective_weight(weight, [s.basis for s in made], [s.matrix for s in made])
-    assert torch.allclose(scaled_weight(weight, made), expected, atol=1e-10)
+def scaling(seed: int, dimension: int = 9, tasks: int = 2, outputs: int = 2, free: int = 0) -> Scaling:
+    """One that has learnt something, of tasks that overlap; with supports where there are few outputs."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = pool_of(dimension, dimension - 1, generator)
+    owned = torch.rand(tasks, dimension - 1, generator=generator) < 0.7
+    weight = drawn(generator, outputs, dimension)
+    movable = torch.arange(dimension - 1) < free
+    made = Scaling.identity(basis, owned, *supports_of(weight, basis, owned, movable), like=weight)
+    made.matrix.data = drawn(generator, *made.matrix.shape) * (made.root > 0)
+    return made
 
 
-@given(dimensions, ranks, st.integers(1, 9))
-def test_scaling_the_input_is_scaling_the_weight(dimension: int, ranks: list[int], batch: int) -> None:
-    weight, x, made = torch.randn(5, dimension), torch.randn(batch, dimension), scalings_of(dimension, ranks)
-    by_weight = x @ scaled_weight(weight, made).T
-    by_input = scaled_input(x, made) @ weight.T
-    assert (by_weight - by_input).norm() <= 1e-5 * by_weight.norm()
+@given(seeds, st.integers(1, 4), st.sampled_from([1, 5]))
+def test_the_scaled_weight_is_the_formula_as_written(seed: int, tasks: int, outputs: int) -> None:
+    made, weight = scaling(seed, 12, tasks, outputs), torch.randn(4, 12, dtype=torch.float64)
+    expected = effective_weight(weight, [made.basis], [made.dense()])
+    assert torch.allclose(made.weight(weight), expected, atol=1e-10)
 
 
-def gradients(output: Tensor, weight: Tensor, made: list[Scaling]) -> list[Tensor]:
-    return list(torch.autograd.grad(output.square().sum(), [weight, *(s.matrix for s in made)]))
+@given(seeds, st.integers(1, 4), st.sampled_from([1, 5]), st.integers(1, 7))
+def test_scaling_the_input_is_scaling_the_weight(seed: int, tasks: int, outputs: int, batch: int) -> None:
+    made, weight, x = scaling(seed, 12, tasks, outputs), torch.randn(4, 12).double(), torch.randn(batch, 12).double()
+    assert torch.allclose(x @ made.weight(weight).T, made.input(x) @ weight.T, atol=1e-10)
 
 
 def test_both_sides_give_the_same_gradients() -> None:
-    weight, x = torch.randn(5, 8, dtype=torch.float64, requires_grad=True), torch.randn(3, 8, dtype=torch.float64)
-    made = scalings_of(8, [3, 2], torch.float64)
-    from_weight = gradients(x @ scaled_weight(weight, made).T, weight, made)
-    from_input = gradients(scaled_input(x, made) @ weight.T, weight, made)
+    made, x = scaling(0), torch.randn(3, 9, dtype=torch.float64)
+    weight = torch.randn(5, 9, dtype=torch.float64, requires_grad=True)
+    from_weight, from_input = (
+        torch.autograd.grad(y.square().sum(), [weight, made.matrix])
+        for y in (x @ made.weight(weight).T, made.input(x) @ weight.T)
+    )
     for one, other in zip(from_weight, from_input, strict=True):
         assert torch.allclose(one, other, atol=1e-10)
 
 
-@pytest.mark.parametrize("function", [scaled_weight, scaled_input])
-def test_a_scaling_that_has_learnt_nothing_changes_no_bit(function: object) -> None:
-    matrix = torch.randn(7, 9)
-    fresh = [Scaling.identity(scaling(9, rank).basis, like=matrix) for rank in (1, 4, 9)]
-    assert torch.equal(function(matrix, fresh), matrix)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("function", [scaled_weight, scaled_input])
-def test_the_order_of_the_selected_tasks_does_not_matter(function: object) -> None:
-    matrix, made = torch.randn(7, 9), scalings_of(9, [2, 5, 3])
-    results = [function(matrix, list(order)) for order in itertools.permutations(made)]  # type: ignore[operator]
-    for other in results[1:]:
-        assert (other - results[0]).norm() < 1e-6 * results[0].norm()
+@pytest.mark.parametrize("side", ["weight", "input"])
+def test_a_scaling_that_has_learnt_nothing_changes_no_bit(side: str) -> None:
+    matrix, made = torch.randn(7, 9), scaling(0)
+    fresh = Scaling.identity(made.basis, made.owned, like=matrix)
+    assert torch.equal(getattr(fresh, side)(matrix), matrix)
 
 
 def test_a_scaling_follows_its_weight_to_another_precision() -> None:
-    moving = scaling(4, 2)
-    weight = torch.randn(3, 4, dtype=torch.float64)
+    moving, weight = scaling(0), torch.randn(3, 9)
+    moving.weight(weight.double())
     moving.follow(weight)
-    assert moving.basis.dtype == moving.matrix.dtype == torch.float64
-    assert scaled_weight(weight, [moving]).dtype == torch.float64
+    assert moving.basis.dtype == moving.matrix.dtype == torch.float32
+    assert moving.weight(weight).dtype == moving.input(weight).dtype == torch.float32
 
 
-def out_of_one_pool(dimension: int, supported: list[bool], seed: int) -> list[Scaling]:
-    generator = torch.Generator().manual_seed(seed)
-    pool = torch.linalg.qr(torch.randn(dimension, dimension - 1, dtype=torch.float64, generator=generator)).Q
-    made = []
-    for thin in supported:
-        owned = torch.rand(dimension - 1, generator=generator) < 0.7
-        rank = int(owned.sum())
-        support = torch.linalg.qr(torch.randn(rank, max(1, rank // 2), dtype=torch.float64, generator=generator)).Q
-        matrix = torch.randn(support.shape[1] if thin else rank, rank, dtype=torch.float64, generator=generator)
-        made.append(Scaling(pool, nn.Parameter(matrix), support if thin else None, owned))
-    return made
+def test_a_copy_is_one_of_its_own() -> None:
+    made = scaling(0)
+    twin = copy.deepcopy(made)
+    assert torch.equal(twin.dense(), made.dense())
+    twin.matrix.data.zero_()
+    assert made.dense().any()
 
 
-@given(st.integers(3, 12), st.lists(st.booleans(), min_size=1, max_size=3), st.integers(0, 2**31))
-def test_bases_out_of_one_pool_and_matrices_with_a_support_change_nothing_but_the_work(
-    dimension: int, supported: list[bool], seed: int
+def descend(
+    weight: Tensor, basis: Tensor, owned: Tensor, free: Tensor, xs: list[Tensor], momentum: float
+) -> tuple[Tensor, list[float]]:
+    """Separate A_j, one per task, r_j x r_j, as the papers have them: their sum in the end, and gradient norms."""
+    bases = [basis[:, columns] for columns in owned]
+    matrices = [nn.Parameter(weight.new_zeros(b.shape[1], b.shape[1])) for b in bases]
+    optimizer = torch.optim.SGD(matrices, lr=0.05, momentum=momentum)
+    norms = []
+    for position, x in enumerate(xs):
+        optimizer.zero_grad()
+        (x @ effective_weight(weight, bases, matrices).T).tanh().sum().backward()  # type: ignore[arg-type]
+        norms.append(float(nn.utils.clip_grad_norm_(matrices, 5.0)))
+        optimizer.step()
+        weight = weight + move(position, len(weight), int(free.sum())) @ basis[:, free].T
+    total = weight.new_zeros(basis.shape[1], basis.shape[1])
+    for columns, matrix in zip(owned, matrices, strict=True):
+        total += columns.to(basis).diag()[:, columns] @ matrix.detach() @ columns.to(basis).diag()[columns]
+    return total, norms
+
+
+def move(position: int, outputs: int, free: int) -> Tensor:
+    """How the weight moves along its free columns after a step."""
+    return 0.1 * drawn(torch.Generator().manual_seed(position), outputs, free)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.sampled_from([0.0, 0.9]), seeds)
+def test_what_is_learnt_at_once_is_what_each_task_s_own_scaling_would_have_learnt(
+    outputs: int, tasks: int, free: int, momentum: float, seed: int
 ) -> None:
-    made = out_of_one_pool(dimension, supported, seed)
-    weight, x = torch.randn(4, dimension, dtype=torch.float64), torch.randn(3, dimension, dtype=torch.float64)
-    expected = effective_weight(weight, [s.basis for s in made], [s.learnt().whole() for s in made])
-    assert torch.allclose(scaled_weight(weight, made), expected, atol=1e-10)
-    assert torch.allclose(scaled_input(x, made) @ weight.T, x @ expected.T, atol=1e-10)
-
-
-@given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2**31))
-def test_learning_within_the_support_is_learning_all_of_it(outputs: int, free: int, seed: int) -> None:
-    """Twenty steps of gradient descent, the weight moving along the free columns all the while."""
+    """Steps of gradient descent, clipped by the norm, the weight moving along its free columns all the while."""
     generator = torch.Generator().manual_seed(seed)
-    basis = torch.linalg.qr(torch.randn(20, 16, dtype=torch.float64, generator=generator)).Q
-    movable = torch.arange(16) < free
-    start = torch.randn(outputs, 20, dtype=torch.float64, generator=generator)
-    batches = [torch.randn(5, 20, dtype=torch.float64, generator=generator) for _ in range(20)]
-    support = support_of(start, basis, movable)
-    assert support is not None
-    learnt = []
-    for chosen in (None, support):
-        weight = start.clone()
-        one = Scaling.identity(basis, like=weight, support=chosen)
-        for x in batches:
-            loss = (scaled_input(x, [one]) @ weight.T).tanh().sum()
-            (gradient,) = torch.autograd.grad(loss, [one.matrix])
-            one.matrix.data -= 0.1 * gradient
-            weight = (
-                weight + 0.1 * torch.randn(outputs, free, dtype=torch.float64, generator=moves(x)) @ basis[:, movable].T
-            )
-        learnt.append(one.learnt())
-    assert learnt[0].whole().norm() > 0
-    assert torch.allclose(learnt[0].whole(), learnt[1].whole(), atol=1e-10)
-    assert learnt[1].nbytes <= learnt[0].nbytes
+    basis, start = pool_of(20, 18, generator), drawn(generator, outputs, 20)
+    owned, movable = torch.rand(tasks, 18, generator=generator) < 0.8, torch.arange(18) < free
+    xs = [drawn(generator, 5, 20) for _ in range(12)]
+    expected, expected_norms = descend(start, basis, owned, movable, xs, momentum)
+    made = Scaling.identity(basis, owned, *supports_of(start, basis, owned, movable), like=start)
+    optimizer = torch.optim.SGD([made.matrix], lr=0.05, momentum=momentum)
+    weight, norms = start, []
+    for position, x in enumerate(xs):
+        optimizer.zero_grad()
+        (made.input(x) @ weight.T).tanh().sum().backward()
+        norms.append(float(nn.utils.clip_grad_norm_([made.matrix], 5.0)))
+        optimizer.step()
+        weight = weight + move(position, outputs, free) @ basis[:, movable].T
+    assert norms == pytest.approx(expected_norms)
+    assert torch.allclose(made.dense(), expected, atol=1e-9)
 
 
-def moves(x: Tensor) -> torch.Generator:
-    """The same moves whenever a batch comes by."""
-    return torch.Generator().manual_seed(int(1e6 * float(x[0, 0].abs())))
+def test_supports_that_save_nothing_are_not_used() -> None:
+    basis, owned = torch.eye(10)[:, :8], torch.ones(1, 8, dtype=torch.bool)
+    for outputs, free, used in ((5, 0, False), (3, 3, False), (3, 2, True), (4, 0, True)):
+        supports, whole = supports_of(torch.randn(outputs, 10), basis, owned, torch.arange(8) < free)
+        assert bool(supports) == used
+        assert int(whole.sum()) == (free if used else 8)
 
 
-def test_a_support_that_saves_nothing_is_not_used() -> None:
-    basis = torch.eye(10)[:, :8]
-    assert support_of(torch.randn(5, 10), basis, torch.zeros(8, dtype=torch.bool)) is None
-    assert support_of(torch.randn(3, 10), basis, torch.arange(8) < 2) is None
-    assert support_of(torch.randn(3, 10), basis, torch.arange(8) < 1) is not None
+@given(seeds, st.integers(0, 4), st.integers(1, 5))
+def test_what_is_read_of_a_held_weight_is_what_it_is(seed: int, free: int, outputs: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    pool, anchor = pool_of(9, 6, generator), drawn(generator, outputs, 9)
+    held = Held(anchor, pool[:, :free])
+    outside = drawn(generator, outputs, 9) @ (torch.eye(9).double() - pool @ pool.T)
+    weight = anchor + drawn(generator, outputs, free) @ held.free.T + outside
+    left = pool @ drawn(generator, 6, 4)
+    reading = Reading(held, left)
+    assert torch.allclose(reading.after(held.moved(weight)), weight @ left, atol=1e-10)
+    along = drawn(generator, 3, 4)
+    assert torch.allclose(reading.movable(along), along @ left.T @ held.free @ held.free.T, atol=1e-10)

@@ -3,19 +3,27 @@
 A weight's gradient is ``delta' X``, so ``G (I - U U') = delta' (X - (X U) U')``: with fewer inputs in the batch than
 the layer has outputs, projecting the inputs is the shorter way to the same gradient.
 
-With scalings, ``W~ x = W x + sum over j of (W L_j) M_j B_j' x``. What is read of the weight, ``W L_j``, does not move
-but along its free columns, so the way through the inputs' own space, ``W (x + L_j M_j B_j' x)``, can be spared.
+With a scaling, ``W~ x = W x + (W L) S U' x``. What is read of the weight, ``W L``, does not move but along its free
+columns, so the way through the inputs' own space, ``W (x + L S U' x)``, can be spared.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cuber.device import full_precision
-from cuber.subspace import Mixing, Projector
+from cuber.subspace import Projector, Reading, Scaling
+
+
+class HeldScaling(NamedTuple):
+    """A scaling of a weight that is held, and how far the weight has come."""
+
+    scaling: Scaling
+    reading: Reading
+    moved: Tensor
 
 
 class ProjectedProduct:
@@ -27,19 +35,11 @@ class ProjectedProduct:
         self._kept: list[Any] = []
 
     def __call__(
-        self,
-        vectors: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        mixing: Mixing | None = None,
-        moved: Tensor | None = None,
+        self, vectors: Tensor, weight: Tensor, bias: Tensor | None, scaled: HeldScaling | None = None
     ) -> Tensor:
-        """The product; the vectors end in the 1 that the bias is the weight of, if there is one.
-
-        With scalings of a weight that is held: the product with W~, the weight having ``moved`` so far.
-        """
-        matrices = [] if mixing is None else mixing.matrices
-        y = _Product.apply(vectors.flatten(0, -2), weight, bias, self, mixing, moved, *matrices)
+        """The product; the vectors end in the 1 that the bias is the weight of, if there is one."""
+        matrix = None if scaled is None else scaled.scaling.matrix
+        y = _Product.apply(vectors.flatten(0, -2), weight, bias, matrix, scaled, self)
         return y if vectors.dim() == 2 else y.unflatten(0, vectors.shape[:-1])
 
     def give(self, gradients: list[Tensor]) -> None:
@@ -68,41 +68,42 @@ class _Product(torch.autograd.Function):
         vectors: Tensor,
         weight: Tensor,
         bias: Tensor | None,
+        matrix: Tensor | None,
+        scaled: HeldScaling | None,
         product: ProjectedProduct,
-        mixing: Mixing | None,
-        moved: Tensor | None,
-        *matrices: Tensor,
     ) -> Tensor:
         y = vectors @ weight.mT if bias is None else vectors[:, :-1] @ weight.mT + vectors[:, -1:] * bias
-        seen: list[Tensor] = []
-        scaled = read = None
-        if mixing is not None and moved is not None:
-            seen, read = mixing.seen(vectors), mixing.read_of(moved)
-            scaled = mixing.scaled(seen)
-            y = y + scaled @ read.mT
-        ctx.product, ctx.mixing = product, mixing
-        ctx.save_for_backward(vectors, weight, bias, scaled, read, *seen)
+        applied = seen = along = read = None
+        if scaled is not None:
+            scaling, reading, moved = scaled
+            applied = scaling.applied if scaling.shares else scaling.matrix
+            seen, read = vectors @ scaling.basis, reading.after(moved)
+            along = seen @ applied.mT
+            y = y + along @ read.mT
+        ctx.product, ctx.scaled = product, scaled
+        ctx.save_for_backward(vectors, weight, bias, applied, seen, along, read)
         return y
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, weight, bias, scaled, read, *seen = ctx.saved_tensors
-        mixing: Mixing | None = ctx.mixing
+        vectors, weight, bias, applied, seen, along, read = ctx.saved_tensors
         with full_precision(weight.device):
             # An autocast may have made halves of them; what protects old tasks is computed in full.
             delta, vectors = delta.to(weight.dtype), vectors.to(weight.dtype)
             of_vectors = _against(delta, weight, bias) if ctx.needs_input_grad[0] else None
-            movable, of_matrices = vectors, []
-            if mixing is not None:
-                parts = mixing.split(delta @ read.to(weight.dtype))
-                of_matrices = [part.mT @ inputs.to(part) for part, inputs in zip(parts, seen, strict=True)]
+            of_matrix = None
+            if ctx.scaled is not None:
+                scaling, reading, _ = ctx.scaled
+                back = delta @ read.to(weight.dtype)
+                of_matrix = (back.mT @ seen.to(weight.dtype)).mul_(scaling.root)
                 if of_vectors is not None:
-                    of_vectors = of_vectors + mixing.spread(parts) @ mixing.bases.mT
-                movable = mixing.add_free(vectors, scaled.to(weight.dtype))
-            rows, inside = delta.mT, ctx.product.projector(movable)
+                    of_vectors = torch.addmm(of_vectors, back @ applied, scaling.basis.mT)
+                if len(reading.turn):
+                    vectors = vectors + reading.movable(along.to(weight.dtype))
+            rows, inside = delta.mT, ctx.product.projector(vectors)
             gradients = [rows @ inside] if bias is None else [rows @ inside[:, :-1], rows @ inside[:, -1]]
         ctx.product.give(gradients)
-        return of_vectors, gradients[0], gradients[1] if bias is not None else None, None, None, None, *of_matrices
+        return of_vectors, gradients[0], gradients[1] if bias is not None else None, of_matrix, None, None
 
 
 def _against(delta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

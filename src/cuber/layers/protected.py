@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cuber.device import full_precision
-from cuber.layers.product import ProjectedProduct, mark
+from cuber.layers.product import HeldScaling, ProjectedProduct, mark
 from cuber.layers.rule import Rule
-from cuber.subspace import Held, Mixing, Scaling
+from cuber.subspace import Held, Reading, Scaling
 
 WORTHWHILE = 500_000
 """A projection of the inputs instead of the gradient must save so many multiplications."""
@@ -36,11 +36,11 @@ class ProtectedLayer:
         self.outputs, dimension = rule.matrix(self.parameter).shape
         self.dimension = dimension + self.with_bias
         """d, one more with a bias."""
-        self._scalings: list[Scaling] = []
+        self._scaling: Scaling | None = None
         self.product: ProjectedProduct | None = None
         """Set while the gradient that training gives to the weight is to be projected."""
         self._held: Held | None = None
-        self._mixing: Mixing | None = None
+        self._reading: Reading | None = None
         self._moved: tuple[list[tuple[int, int]], Tensor] | None = None
         self.observer: Observer | None = None
 
@@ -126,27 +126,43 @@ class ProtectedLayer:
 
     def forward(self, module: nn.Module, x: Tensor) -> Tensor:
         """The forward pass with the effective weight ``W~``."""
-        # With fewer input vectors than the weight has rows, what is done to inputs is cheaper than what is done to it.
-        few = self.rule.multiplies and not x.is_nested and x.dim() > 1 and x.shape[:-1].numel() < self.outputs
+        # With no more input vectors than the weight has rows, what is done to them is cheaper than what is done to it.
+        few = self.rule.multiplies and not x.is_nested and x.dim() > 1 and x.shape[:-1].numel() <= self.outputs
         product = self._product_for(module, x)
-        if few and (self.scalings or self._saves(product, x)):
+        if few and (self.scaling or self._saves(product, x)):
             y = self._from_inputs(product, self._with_one(x))
             return y if self.with_bias or self.bias is None else y + self.bias
-        if not self.scalings:
+        scaling = self.scaling
+        if scaling is None:
             return type(module).forward(module, x)
         matrix = self.matrix()
-        moved = self._move(self.held, matrix) if product and self.held else None
-        weight, *bias = self.split(self.mixing.weight(matrix, moved))
+        read = self.reading(scaling, self.held).after(self._move(self.held, matrix)) if product and self.held else None
+        weight, *bias = self.split(scaling.weight(matrix, read))
         return self.rule.apply(module, x, weight, bias[0] if bias else self.bias)
 
     def _from_inputs(self, product: ProjectedProduct | None, vectors: Tensor) -> Tensor:
         weight_and_bias = self.parameter, self.bias if self.with_bias else None
-        if self.scalings and product and self.held and self.outputs < self.dimension:
-            return product(vectors, *weight_and_bias, self.mixing, self.moved(self.held))
-        if self.scalings:
-            vectors = self.mixing.input(vectors)
+        scaling, held = self.scaling, self.held
+        if scaling and held and product and self.outputs <= self.dimension:
+            known = HeldScaling(scaling, self.reading(scaling, held), self.moved(held))
+            return product(vectors, *weight_and_bias, known)
+        if scaling:
+            vectors = scaling.input(vectors)
         multiply = product if product is not None and self._saves(product, vectors) else _product
         return multiply(vectors, *weight_and_bias)
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """What makes ``W~`` of W; None: it is W."""
+        if self._scaling is not None:
+            self._scaling.follow(self.parameter)
+        return self._scaling
+
+    @scaling.setter
+    def scaling(self, scaling: Scaling | None) -> None:
+        self._scaling, self._reading = scaling, None
+        if scaling is not None:
+            _ = scaling.left, scaling.root  # made now: torch.compile could not see through the making
 
     @property
     def held(self) -> Held | None:
@@ -155,7 +171,14 @@ class ProtectedLayer:
 
     @held.setter
     def held(self, held: Held | None) -> None:
-        self._held, self._moved = held, None
+        self._held, self._reading, self._moved = held, None, None
+
+    def reading(self, scaling: Scaling, held: Held) -> Reading:
+        """What the scaling reads of the weight while that is held."""
+        if self._reading is None:
+            with torch.no_grad(), full_precision(self.parameter.device):
+                self._reading = Reading(held, scaling.left)
+        return self._reading
 
     def moved(self, held: Held) -> Tensor:
         """How far the weight has come along its free columns since the task began, out x f."""
@@ -169,25 +192,6 @@ class ProtectedLayer:
         moved = held.moved(matrix)
         self._moved = list(map(mark, self.parameters)), moved.detach()
         return moved
-
-    @property
-    def scalings(self) -> list[Scaling]:
-        """What makes ``W~`` of W; none: it is W."""
-        return self._scalings
-
-    @scalings.setter
-    def scalings(self, scalings: list[Scaling]) -> None:
-        self._scalings = scalings
-        if scalings:
-            _ = self.mixing  # made now: in the forward pass, torch.compile could not see through the making
-
-    @property
-    def mixing(self) -> Mixing:
-        """The scalings together."""
-        if self._mixing is None or not self._mixing.fits(self.scalings, self.parameter, self.held):
-            with full_precision(self.parameter.device):
-                self._mixing = Mixing(self.scalings, self.parameter, self.held)
-        return self._mixing
 
     def _product_for(self, module: nn.Module, x: Tensor) -> ProjectedProduct | None:
         """While the layer is trained, its product with a projected gradient."""
@@ -225,7 +229,7 @@ class ProtectedLayer:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of the model keeps what it computes, not who was watching.
-        return {**self.__dict__, "observer": None, "_mixing": None, "_moved": None}
+        return {**self.__dict__, "observer": None, "_reading": None, "_moved": None}
 
 
 def _gradient_of(parameter: nn.Parameter) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -24,7 +25,7 @@ from cuber.subspace import (
     Scaling,
     decide_regimes,
     projection_ratios,
-    support_of,
+    supports_of,
 )
 
 
@@ -37,24 +38,21 @@ class TRGP(GPM):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.scalings: list[dict[str, dict[int, LearntScaling]]] = []
-        """Task -> layer -> old task -> A, in factors."""
-        self._learning: dict[str, dict[int, Scaling]] = {}
+        self.scalings: list[dict[str, LearntScaling]] = []
+        """Task -> layer -> what it has learnt to make of the old tasks' weights."""
+        self._learning: dict[str, Scaling] = {}
 
     # The algorithm
 
     def _start(self) -> None:
         super()._start()
-        self._learning = {
-            name: {
-                task: self._new_scaling(task, name)
-                for task, regime in self.regimes[-1][name].items()
-                if regime.number != NO_FORGETTING
-            }
-            for name in self.layers
-        }
+        self._learning = {name: self._new_scaling(name) for name in self.layers if self._selected(name)}
         for name, layer in self.layers.items():
-            layer.scalings = list(self._learning[name].values())
+            layer.scaling = self._learning.get(name)
+
+    def _selected(self, name: str) -> list[int]:
+        """The old tasks whose weights the present one reuses here."""
+        return [task for task, regime in self.regimes[-1][name].items() if regime.number != NO_FORGETTING]
 
     def _protect(self, name: str) -> None:
         super()._protect(name)
@@ -66,16 +64,27 @@ class TRGP(GPM):
         for layer in self.layers.values():
             layer.held = None
 
-    def _new_scaling(self, task: int, name: str) -> Scaling:
-        """Of an old task's subspace, for the present task to learn."""
-        basis, owned = self.memory[name].basis_of(task), self.memory[name].owners[task]
-        free = ~self._protected_columns(name, at_start=True)
-        support = support_of(self._anchors[name], basis, free[owned])
-        return self._scaling(task, name, support)
+    def _new_scaling(self, name: str) -> Scaling:
+        """For the present task to learn."""
+        basis, owned, columns = self._columns_of(self._selected(name), name)
+        free = ~self._protected_columns(name, at_start=True)[columns]
+        supports, whole = supports_of(self._anchors[name], basis, owned, free)
+        return Scaling.identity(basis, owned, supports, whole, like=self.layers[name].parameter)
 
-    def _scaling(self, task: int, name: str, support: Tensor | None) -> Scaling:
+    def _known_scaling(self, learnt: LearntScaling, name: str) -> Scaling:
+        """As it was learnt."""
+        basis, owned, _ = self._columns_of(learnt.tasks, name)
+        like = self.layers[name].parameter
+        scaling = Scaling.identity(basis, owned, learnt.supports, learnt.whole, like=like)
+        scaling.matrix = nn.Parameter(learnt.matrix.to(like), requires_grad=False)
+        return scaling
+
+    def _columns_of(self, tasks: list[int], name: str) -> tuple[Tensor, Tensor, Tensor]:
+        """The columns that any of these tasks owns, who owns which of them, and which of the pool's they are."""
         pool = self.memory[name]
-        return Scaling.identity(pool.basis, like=self.layers[name].parameter, support=support, owned=pool.owners[task])
+        owners = torch.stack([pool.owners[task] for task in tasks])
+        columns = owners.any(0)
+        return pool.basis if bool(columns.all()) else pool.basis[:, columns], owners[:, columns], columns
 
     def correlate(self) -> Regimes:
         if self.tasks == 0:
@@ -100,42 +109,37 @@ class TRGP(GPM):
     def columns_read(self, task: int, name: str) -> Tensor:
         # A task that scales W B_j reads W along all of B_j, its own input subspace or not.
         read = super().columns_read(task, name)
-        for other in self.scalings[task].get(name, {}):
+        for other in self.scalings[task][name].tasks if name in self.scalings[task] else []:
             read = read | super().columns_read(other, name)
         return read
 
     def _finish(self, loader: Iterable[Batch]) -> None:
         super()._finish(loader)
-        self.scalings.append(
-            {
-                name: {task: scaling.learnt() for task, scaling in by_task.items()}
-                for name, by_task in self._learning.items()
-                if by_task
-            }
-        )
+        self.scalings.append(self._learnt())
+
+    def _learnt(self) -> dict[str, LearntScaling]:
+        """What the present task has learnt so far."""
+        return {name: scaling.learnt(self._selected(name)) for name, scaling in self._learning.items()}
 
     # How the model is seen, and what trains
 
     def _show(self, task: int | None) -> None:
         super()._show(task)
         for name, layer in self.layers.items():
-            layer.scalings = list(self._scalings_of(task, name))
+            layer.scaling = self._scaling_of(task, name)
 
-    def _scalings_of(self, task: int | None, name: str) -> Iterator[Scaling]:
+    def _scaling_of(self, task: int | None, name: str) -> Scaling | None:
         if task is not None and task == self.task:
-            yield from self._learning.get(name, {}).values()
-        elif task is not None and task < len(self.scalings):
-            for other, learnt in self.scalings[task].get(name, {}).items():
-                scaling = self._scaling(other, name, learnt.support)
-                scaling.matrix = nn.Parameter(learnt.matrix, requires_grad=False)
-                yield scaling
+            return self._learning.get(name)
+        if task is not None and task < len(self.scalings) and name in self.scalings[task]:
+            return self._known_scaling(self.scalings[task][name], name)
+        return None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from super().named_parameters()
         if self.task is not None:
-            for name, by_task in self._learning.items():
-                for task, scaling in by_task.items():
-                    yield f"{name}.scaling.{task}", scaling.matrix
+            for name, scaling in self._learning.items():
+                yield f"{name}.scaling.{'+'.join(map(str, self._selected(name)))}", scaling.matrix
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
         super()._check_optimizer(optimizer)
@@ -144,36 +148,34 @@ class TRGP(GPM):
     # What is remembered
 
     def _state(self) -> dict[str, Any]:
-        learning = self._learning if self.task is not None else {}
+        learning = self._learnt() if self.task is not None else {}
         return super()._state() | {
             "scalings": [
-                {name: {task: vars(a).copy() for task, a in by_task.items()} for name, by_task in by_layer.items()}
-                for by_layer in self.scalings
+                {name: vars(learnt).copy() for name, learnt in by_layer.items()} for by_layer in self.scalings
             ],
-            "learning": {
-                name: {task: vars(scaling.learnt()) for task, scaling in by_task.items()}
-                for name, by_task in learning.items()
-            },
+            "learning": {name: vars(learnt) for name, learnt in learning.items()},
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.scalings = [
-            {name: self._learnt(by_task) for name, by_task in by_layer.items()} for by_layer in state["scalings"]
-        ]
+        self.scalings = [self._moved_here(by_layer) for by_layer in state["scalings"]]
         super()._restore(state)
         self._learning = {}
-        for name, by_task in state["learning"].items():
-            self._learning[name] = {}
-            for task, learnt in self._learnt(by_task).items():
-                self._learning[name][task] = self._scaling(task, name, learnt.support)
-                self._learning[name][task].matrix.data.copy_(learnt.matrix)
+        for name, learnt in self._moved_here(state["learning"]).items():
+            self._learning[name] = self._known_scaling(learnt, name)
+            self._learning[name].matrix.requires_grad_()
 
-    def _learnt(self, by_task: dict[Any, dict[str, Tensor | None]]) -> dict[int, LearntScaling]:
+    def _moved_here(self, by_layer: dict[str, dict[str, Any]]) -> dict[str, LearntScaling]:
+        """From a state dict, whose tensors may be elsewhere."""
         return {
-            int(task): LearntScaling(**{key: t if t is None else t.to(self.device) for key, t in factors.items()})  # type: ignore[arg-type]
-            for task, factors in by_task.items()
+            name: LearntScaling(
+                list(kept["tasks"]),
+                kept["matrix"].to(self.device, copy=True),
+                [support.to(self.device) for support in kept["supports"]],
+                kept["whole"].to(self.device),
+            )
+            for name, kept in by_layer.items()
         }
 
     def memory_bytes(self) -> dict[str, int]:
-        learnt = (a for by_layer in self.scalings for by_task in by_layer.values() for a in by_task.values())
-        return {"scalings": sum(a.nbytes for a in learnt), **super().memory_bytes()}
+        learnt = (learnt for by_layer in self.scalings for learnt in by_layer.values())
+        return {"scalings": sum(one.nbytes for one in learnt), **super().memory_bytes()}

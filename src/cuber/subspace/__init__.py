@@ -6,7 +6,7 @@ per row), a basis ``d x K`` with orthonormal columns.
 
 from cuber.subspace.gradient import PrunedGradient
 from cuber.subspace.gram import Gram
-from cuber.subspace.held import Held
+from cuber.subspace.held import Held, Reading
 from cuber.subspace.penalty import Penalty, Restraint, energy_weights, norm_penalty, squared_penalty
 from cuber.subspace.pool import Pool
 from cuber.subspace.projection import Projector
@@ -18,7 +18,7 @@ from cuber.subspace.regimes import (
     decide_regimes,
     projection_ratios,
 )
-from cuber.subspace.scaling import LearntScaling, Mixing, Scaling, scaled_input, scaled_weight, support_of
+from cuber.subspace.scaling import LearntScaling, Scaling, supports_of
 
 __all__ = [
     "BACKWARD_TRANSFER",
@@ -27,11 +27,11 @@ __all__ = [
     "Gram",
     "Held",
     "LearntScaling",
-    "Mixing",
     "Penalty",
     "Pool",
     "Projector",
     "PrunedGradient",
+    "Reading",
     "Regime",
     "Restraint",
     "Scaling",
@@ -39,8 +39,6 @@ __all__ = [
     "energy_weights",
     "norm_penalty",
     "projection_ratios",
-    "scaled_input",
-    "scaled_weight",
     "squared_penalty",
-    "support_of",
+    "supports_of",
 ]

@@ -9,11 +9,7 @@ from torch import Tensor
 
 @dataclass(eq=False)
 class Held:
-    """A weight that is where it was (``anchor``) along all columns of a pool but the ``free`` ones.
-
-    What is read of it along the pool is known without a look at all of it: for any L out of the pool's columns,
-    ``W L = anchor L + moved (free' L)``, where only ``moved`` changes.
-    """
+    """A weight that is where it was (``anchor``) along all columns of a pool but the ``free`` ones."""
 
     anchor: Tensor
     """out x d."""
@@ -22,4 +18,27 @@ class Held:
 
     def moved(self, weight: Tensor) -> Tensor:
         """``(W - anchor) free``: how far the weight has come along the free columns."""
+        if not self.free.shape[1]:
+            return self.free.new_zeros(len(weight), 0)
         return (weight - self.anchor).to(self.free.dtype) @ self.free
+
+
+class Reading:
+    """What is read of a held weight, ``W L``, for an L (d x q) out of the pool's columns.
+
+    It is known without a look at all of W: ``W L = anchor L + moved (free' L)``.
+    """
+
+    def __init__(self, held: Held, left: Tensor) -> None:
+        self.free = held.free.to(left)
+        self.anchored = held.anchor @ left
+        self.turn = self.free.mT @ left
+        """What a move along the free columns is in what is read: f x q."""
+
+    def after(self, moved: Tensor) -> Tensor:
+        """What is read once the weight has moved so far."""
+        return self.anchored + moved.to(self.turn) @ self.turn if len(self.turn) else self.anchored
+
+    def movable(self, along: Tensor) -> Tensor:
+        """Of vectors ``L c``, given by their c: what lies along the free columns."""
+        return (along @ self.turn.mT) @ self.free.mT
