@@ -14,26 +14,28 @@ from cuber.subspace import Scaling
 from tests.layers.table import protected
 
 
-def attached(module: nn.Module) -> ProtectedLayer:
+def attached(module: nn.Module, *, fused: bool = False) -> ProtectedLayer:
     layer = protected(module)
-    layer.attach()
+    layer.attach(fused=fused)
     return layer
 
 
-def test_attaching_and_detaching_leaves_no_trace() -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_attaching_and_detaching_leaves_no_trace(fused: bool) -> None:
     module = nn.Linear(3, 2)
     before = dict(module.__dict__), dict(module._forward_pre_hooks)
-    layer = attached(module)
+    layer = attached(module, fused=fused)
     assert module.__dict__ != before[0]
     layer.detach()
     assert (module.__dict__, dict(module._forward_pre_hooks)) == before
 
 
-def test_attaching_twice_is_attaching_once() -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_attaching_twice_is_attaching_once(fused: bool) -> None:
     module = nn.Linear(3, 2)
-    attached(module)
-    attached(module)
-    assert len(module._forward_pre_hooks) == 1
+    attached(module, fused=fused)
+    attached(module, fused=fused)
+    assert len(module._forward_pre_hooks) == fused
 
 
 def test_hooks_of_others_are_left_alone() -> None:

@@ -149,5 +149,4 @@ def test_what_is_read_of_a_held_weight_is_what_it_is(seed: int, free: int, outpu
     left = pool @ drawn(generator, 6, 4)
     reading = Reading(held, left)
     assert torch.allclose(reading.after(held.moved(weight)), weight @ left, atol=1e-10)
-    along = drawn(generator, 3, 4)
-    assert torch.allclose(reading.movable(along), along @ left.T @ held.free @ held.free.T, atol=1e-10)
+    assert reading.turns == (free > 0)

@@ -29,9 +29,12 @@ class HeldScaling(NamedTuple):
 class ProjectedProduct:
     """``x -> [W | b] x`` with a projector, and what is known of the gradients that it has given."""
 
-    def __init__(self, projector: Projector) -> None:
+    def __init__(self, projector: Projector, free: Tensor | None = None) -> None:
         self.projector = projector
+        self.free = free
+        """Columns along which the gradient is asked for too."""
         self._given: list[tuple[int, int]] = []
+        self._along: Tensor | None = None
         self._kept: list[Any] = []
 
     def __call__(
@@ -42,18 +45,25 @@ class ProjectedProduct:
         y = _Product.apply(vectors.flatten(0, -2), weight, bias, matrix, scaled, self)
         return y if vectors.dim() == 2 else y.unflatten(0, vectors.shape[:-1])
 
-    def give(self, gradients: list[Tensor]) -> None:
-        """Remember these gradients; their memory is kept, so that nothing else can come to lie there."""
-        self._kept = [gradient.untyped_storage() for gradient in gradients]
-        self._given = list(map(mark, gradients))
+    def gradients(self, rows: Tensor, vectors: Tensor, with_bias: bool) -> tuple[Tensor, Tensor | None]:
+        """``delta' X``, projected, of the weight and of the bias."""
+        inside = self.projector(vectors)
+        of_weight = rows @ (inside[:, :-1] if with_bias else inside)
+        of_bias = rows @ inside[:, -1] if with_bias else None
+        given = [of_weight] if of_bias is None else [of_weight, of_bias]
+        self._given = list(map(mark, given))
+        self._kept = [gradient.untyped_storage() for gradient in given]  # so that nothing else can come to lie there
+        self._along = None if self.free is None else rows @ (inside @ self.free.to(inside))
+        return of_weight, of_bias
 
-    def take(self) -> list[tuple[int, int]]:
-        """The marks of the gradients given last, which are then forgotten."""
-        given, self._given, self._kept = self._given, [], []
-        return given
+    def take(self) -> tuple[list[tuple[int, int]], Tensor | None]:
+        """The marks of the gradients given last, and what they are along the free columns; both are then forgotten."""
+        given, along = self._given, self._along
+        self._given, self._along, self._kept = [], None, []
+        return given, along
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"projector": self.projector, "_given": [], "_kept": []}
+        return {"projector": self.projector, "free": self.free, "_given": [], "_along": None, "_kept": []}
 
 
 def mark(tensor: Tensor) -> tuple[int, int]:
@@ -73,20 +83,23 @@ class _Product(torch.autograd.Function):
         product: ProjectedProduct,
     ) -> Tensor:
         y = vectors @ weight.mT if bias is None else vectors[:, :-1] @ weight.mT + vectors[:, -1:] * bias
-        applied = seen = along = read = None
+        applied = seen = turned = moved = None
         if scaled is not None:
             scaling, reading, moved = scaled
             applied = scaling.applied if scaling.shares else scaling.matrix
-            seen, read = vectors @ scaling.basis, reading.after(moved)
+            seen = vectors @ scaling.basis
             along = seen @ applied.mT
-            y = y + along @ read.mT
+            y = y + along @ reading.anchored.mT
+            if reading.turns:
+                turned, moved = along @ reading.turn.mT, moved.to(along)
+                y = y + turned @ moved.mT
         ctx.product, ctx.scaled = product, scaled
-        ctx.save_for_backward(vectors, weight, bias, applied, seen, along, read)
+        ctx.save_for_backward(vectors, weight, bias, applied, seen, turned, moved)
         return y
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, weight, bias, applied, seen, along, read = ctx.saved_tensors
+        vectors, weight, bias, applied, seen, turned, moved = ctx.saved_tensors
         with full_precision(weight.device):
             # An autocast may have made halves of them; what protects old tasks is computed in full.
             delta, vectors = delta.to(weight.dtype), vectors.to(weight.dtype)
@@ -94,16 +107,17 @@ class _Product(torch.autograd.Function):
             of_matrix = None
             if ctx.scaled is not None:
                 scaling, reading, _ = ctx.scaled
-                back = delta @ read.to(weight.dtype)
+                back = delta @ reading.anchored
+                if reading.turns:
+                    back = back + (delta @ moved.to(weight.dtype)) @ reading.turn
+                    vectors = vectors + turned.to(weight.dtype) @ reading.free.mT
                 of_matrix = (back.mT @ seen.to(weight.dtype)).mul_(scaling.root)
                 if of_vectors is not None:
                     of_vectors = torch.addmm(of_vectors, back @ applied, scaling.basis.mT)
-                if len(reading.turn):
-                    vectors = vectors + reading.movable(along.to(weight.dtype))
-            rows, inside = delta.mT, ctx.product.projector(vectors)
-            gradients = [rows @ inside] if bias is None else [rows @ inside[:, :-1], rows @ inside[:, -1]]
-        ctx.product.give(gradients)
-        return of_vectors, gradients[0], gradients[1] if bias is not None else None, of_matrix, None, None
+            of_weight = of_bias = None
+            if ctx.needs_input_grad[1]:
+                of_weight, of_bias = ctx.product.gradients(delta.mT, vectors, bias is not None)
+        return of_vectors, of_weight, of_bias, of_matrix, None, None
 
 
 def _against(delta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import debug_unwrap
 from torch.nn import functional
 
 from cuber.device import full_precision
@@ -41,7 +42,10 @@ class ProtectedLayer:
         """Set while the gradient that training gives to the weight is to be projected."""
         self._held: Held | None = None
         self._reading: Reading | None = None
-        self._moved: tuple[list[tuple[int, int]], Tensor] | None = None
+        self._moved: tuple[list[tuple[int, int]] | None, Tensor] | None = None
+        """The weight's marks, and how far it had moved then; no marks: those it has when somebody next asks."""
+        self.gradient_along: Tensor | None = None
+        """The present ``.grad`` along the free columns, if the backward pass has told: out x f."""
         self.observer: Observer | None = None
 
     @property
@@ -91,23 +95,28 @@ class ProtectedLayer:
 
     def is_projected(self) -> bool:
         """Whether the present ``.grad`` came out of the backward pass projected, and still is."""
-        given = self.product.take() if self.product is not None else []
+        given, along = self.product.take() if self.product is not None else ([], None)
+        self.gradient_along = None
         if self.product is None or not given:
             return False
-        untouched = given == [mark(p.grad) for p in self.parameters if p.grad is not None]
-        return untouched or not self.product.projector.changes(self.gradient())
+        if given == [mark(p.grad) for p in self.parameters if p.grad is not None]:
+            self.gradient_along = along
+            return True
+        return not self.product.projector.changes(self.gradient())
 
     @torch.no_grad()
-    def add_gradient(self, coordinates: Tensor, basis: Tensor) -> None:
-        """Add ``coordinates @ basis'`` to the present ``.grad``, in place: it is as large as the weight."""
+    def add_gradient(self, coordinates: Tensor, free: Tensor) -> None:
+        """Add ``coordinates @ free'`` to the present ``.grad``, in place: it is as large as W."""
+        if self.gradient_along is not None:
+            self.gradient_along = self.gradient_along + coordinates
         weight, *bias = [_gradient_of(parameter) for parameter in self.parameters]
         matrix = self.rule.matrix(weight)
-        if matrix.data_ptr() == weight.data_ptr() and matrix.dtype == basis.dtype:
-            matrix.addmm_(coordinates, basis[: matrix.shape[1]].mT)
+        if matrix.data_ptr() == weight.data_ptr() and matrix.dtype == free.dtype:
+            matrix.addmm_(coordinates, free[: matrix.shape[1]].mT)
         else:
-            weight += self.rule.weight(coordinates @ basis[: matrix.shape[1]].mT, weight)
+            weight += self.rule.weight(coordinates @ free[: matrix.shape[1]].mT, weight)
         for gradient in bias:
-            gradient += coordinates @ basis[-1]
+            gradient += coordinates @ free[-1]
 
     def join(self, tensors: list[Tensor]) -> Tensor:
         """A tensor for each of ``parameters`` (gradients, say) as one out x d matrix."""
@@ -182,10 +191,35 @@ class ProtectedLayer:
 
     def moved(self, held: Held) -> Tensor:
         """How far the weight has come along its free columns since the task began, out x f."""
-        if self._moved is None or self._moved[0] != list(map(mark, self.parameters)):
+        if held.still is not None:
+            return held.still
+        known = self.known_move()
+        if known is None:
             with torch.no_grad(), full_precision(self.parameter.device):
                 return self._move(held, self.matrix())
+        return known
+
+    def known_move(self) -> Tensor | None:
+        """As ``moved``, if that is known without a look at the weight: it has not been changed since."""
+        if self._moved is None or self._moved[0] not in (None, list(map(mark, self.parameters))):
+            return None
+        self._moved = list(map(mark, self.parameters)), self._moved[1]
         return self._moved[1]
+
+    def recall_move(self, moved: Tensor) -> None:
+        """Somewhere else the weight was known to have moved so far, before it was brought here."""
+        self._moved = None, moved
+
+    def ready_to_carry(self) -> None:
+        """Before a step: what is to be carried along must be known now."""
+        if self.known_move() is None:
+            self.gradient_along = None
+
+    def carry(self, times: float) -> None:
+        """A step has added so many times the gradient to the weight: no need to look at all of it again."""
+        if self._moved is not None and self.gradient_along is not None:
+            moved = torch.add(self._moved[1], self.gradient_along, alpha=times)
+            self._moved = list(map(mark, self.parameters)), moved
 
     def _move(self, held: Held, matrix: Tensor) -> Tensor:
         """As ``moved``, differentiable; kept, since it is asked for more than once in a step."""
@@ -195,9 +229,10 @@ class ProtectedLayer:
 
     def _product_for(self, module: nn.Module, x: Tensor) -> ProjectedProduct | None:
         """While the layer is trained, its product with a projected gradient."""
-        if self.product is None or not module.training or not torch.is_grad_enabled() or not self.trains:
+        if self.product is None or not module.training or not torch.is_grad_enabled():
             return None
-        if torch.compiler.is_compiling() or any(torch.func.debug_unwrap(t) is not t for t in (x, self.parameter)):
+        weight = self.parameter
+        if torch.compiler.is_compiling() or debug_unwrap(x) is not x or debug_unwrap(weight) is not weight:
             return None  # torch.compile and torch.func cannot look inside
         return self.product
 
@@ -207,15 +242,14 @@ class ProtectedLayer:
             return False
         return (self.outputs - x.shape[:-1].numel()) * self.dimension * product.projector.columns > WORTHWHILE
 
-    def attach(self) -> None:
-        """Take over the forward pass of the layer's modules."""
+    def attach(self, *, fused: bool = False) -> None:
+        """Take over the forward pass of the layer's modules; ``fused``: also where torch would pass it by."""
         for module in self.modules:
             strip(module)  # a copy of a model comes with what the learner of the original had put there
             attached = Attached(self, module)
             module.forward = attached
-            # A hook even while nobody observes: it also keeps torch's fused transformer layers, which would read
-            # the weights past us, from being used.
-            module.register_forward_pre_hook(attached.observe, with_kwargs=True)
+            if fused:  # torch's fused kernels are not used where there is a hook, whatever it does
+                module.register_forward_pre_hook(attached.stand_by)
 
     def detach(self) -> None:
         """Give the modules back as they were."""
@@ -252,12 +286,12 @@ class Attached:
         self.module = module
 
     def __call__(self, input: Tensor) -> Tensor:
+        if self.layer.observer is not None:
+            self.layer.observer(self.layer, self.module, input.detach())
         return self.layer.forward(self.module, input)
 
-    def observe(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if self.layer.observer is not None:
-            x = arguments[0] if arguments else named["input"]
-            self.layer.observer(self.layer, module, x.detach())
+    def stand_by(self, *_: Any) -> None:
+        """A hook that does nothing but be there."""
 
 
 def strip(module: nn.Module) -> None:
@@ -267,7 +301,6 @@ def strip(module: nn.Module) -> None:
     for key, hook in list(module._forward_pre_hooks.items()):
         if isinstance(getattr(hook, "__self__", None), Attached):
             del module._forward_pre_hooks[key]
-            module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 @contextmanager

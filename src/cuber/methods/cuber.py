@@ -84,7 +84,14 @@ class CUBER(TRGP):
                 value, pull = restraint(layer.moved(held))
                 layer.add_gradient(strength * pull, held.free)
                 added = strength * value if added is None else added + strength * value
+            layer.ready_to_carry()
         return added
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        if self._steps_straight(optimizer):
+            for layer in self._layers_of(optimizer):
+                layer.carry(-float(optimizer.param_groups[0]["lr"]))
+        super().after_step(optimizer)
 
     def _strength(self, layer: ProtectedLayer, optimizer: Optimizer, tasks: int) -> float:
         """``lam``, or less where a step would take the weights past the point that the penalty pulls them to.
@@ -162,6 +169,7 @@ class CUBER(TRGP):
                 {name: vars(gradient).copy() for name, gradient in by_layer.items()} for by_layer in self.gradients
             ],
             "energies": self.energies,
+            "moved": {name: moved for name, layer in self.layers.items() if (moved := layer.known_move()) is not None},
         }
 
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -176,6 +184,8 @@ class CUBER(TRGP):
             {name: weights.to(self.device) for name, weights in by_layer.items()} for by_layer in state["energies"]
         ]
         super()._restore(state)
+        for name, moved in state["moved"].items():
+            self.layers[name].recall_move(moved.to(self.device))
 
     def memory_bytes(self) -> dict[str, int]:
         gradients = (gradient for by_layer in self.gradients for gradient in by_layer.values())

@@ -86,7 +86,7 @@ class GPM(LayerwiseMethod):
     def before_step(self, optimizer: Optimizer) -> Tensor | None:
         for layer in self._layers_of(optimizer):
             projector = self._projectors[layer.name]
-            if projector.rank and not layer.is_projected():
+            if not layer.is_projected() and projector.rank:
                 layer.set_gradient(projector(layer.gradient()))
         return None
 

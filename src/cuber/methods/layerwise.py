@@ -92,7 +92,7 @@ class LayerwiseMethod(Method):
         (group,) = optimizer.param_groups
         held = set(map(id, group["params"]))
         whole = all(len({id(p) in held for p in layer.parameters}) == 1 for layer in self.layers.values())
-        return whole and not group["momentum"] and not group["weight_decay"]
+        return whole and not (group["momentum"] or group["weight_decay"] or group["maximize"])
 
     def _require_held(self, optimizer: Optimizer, mark: str, what: str) -> None:
         """Raise unless this optimizer and those before it train all parameters with such a mark in their names."""
@@ -149,7 +149,7 @@ class LayerwiseMethod(Method):
                 "keep it frozen, or let it train from the first task on"
             )
         self.layers[name] = layer
-        layer.attach()
+        layer.attach(fused=any(isinstance(module, nn.TransformerEncoderLayer) for module in self.model.modules()))
 
     def _give_up(self, layer: ProtectedLayer) -> None:
         """A weight is used, but not by calling its layer: nobody can see what it is multiplied with."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cuber.batches import Batch
+from cuber.layers import ProjectedProduct
 from cuber.methods.gpm import GPM, Regimes
 from cuber.methods.settings import setting
 from cuber.subspace import (
@@ -56,8 +57,10 @@ class TRGP(GPM):
 
     def _protect(self, name: str) -> None:
         super()._protect(name)
-        free = self.memory[name].basis[:, ~self._protected_columns(name, at_start=True)]
-        self.layers[name].held = Held(self._anchors[name], free)
+        layer, columns = self.layers[name], ~self._protected_columns(name, at_start=True)
+        layer.held = Held(self._anchors[name], self.memory[name].basis[:, columns])
+        if bool(columns.any()):
+            layer.product = ProjectedProduct(self._projectors[name], layer.held.free)
 
     def _leave_task(self) -> None:
         super()._leave_task()

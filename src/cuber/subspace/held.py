@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -16,11 +17,14 @@ class Held:
     free: Tensor
     """d x f."""
 
+    @cached_property
+    def still(self) -> Tensor | None:
+        """What ``moved`` always is where nothing is free."""
+        return None if self.free.shape[1] else self.free.new_zeros(len(self.anchor), 0)
+
     def moved(self, weight: Tensor) -> Tensor:
         """``(W - anchor) free``: how far the weight has come along the free columns."""
-        if not self.free.shape[1]:
-            return self.free.new_zeros(len(weight), 0)
-        return (weight - self.anchor).to(self.free.dtype) @ self.free
+        return (weight - self.anchor).to(self.free.dtype) @ self.free if self.still is None else self.still
 
 
 class Reading:
@@ -34,11 +38,8 @@ class Reading:
         self.anchored = held.anchor @ left
         self.turn = self.free.mT @ left
         """What a move along the free columns is in what is read: f x q."""
+        self.turns = len(self.turn) > 0
 
     def after(self, moved: Tensor) -> Tensor:
         """What is read once the weight has moved so far."""
-        return self.anchored + moved.to(self.turn) @ self.turn if len(self.turn) else self.anchored
-
-    def movable(self, along: Tensor) -> Tensor:
-        """Of vectors ``L c``, given by their c: what lies along the free columns."""
-        return (along @ self.turn.mT) @ self.free.mT
+        return self.anchored + moved.to(self.turn) @ self.turn if self.turns else self.anchored
