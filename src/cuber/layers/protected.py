@@ -218,7 +218,7 @@ class ProtectedLayer:
     def carry(self, times: float) -> None:
         """A step has added so many times the gradient to the weight: no need to look at all of it again."""
         if self._moved is not None and self.gradient_along is not None:
-            moved = torch.add(self._moved[1], self.gradient_along, alpha=times)
+            moved = torch.add(self._moved[1], self.gradient_along.to(self._moved[1]), alpha=times)
             self._moved = list(map(mark, self.parameters)), moved
 
     def _move(self, held: Held, matrix: Tensor) -> Tensor:
