@@ -29,10 +29,13 @@ class HeldScaling(NamedTuple):
 class ProjectedProduct:
     """``x -> [W | b] x`` with a projector, and what is known of the gradients that it has given."""
 
-    def __init__(self, projector: Projector, free: Tensor | None = None) -> None:
+    def __init__(self, projector: Projector, free: Tensor | None = None, covered: Tensor | None = None) -> None:
         self.projector = projector
         self.free = free
         """Columns along which the gradient is asked for too."""
+        self._covered = None if covered is None else covered.nonzero().flatten()
+        """Which columns of the scaling are the protected ones, if all of these are among them; the rest are free."""
+        self._uncovered = None if covered is None else (~covered).nonzero().flatten()
         self._given: list[tuple[int, int]] = []
         self._along: Tensor | None = None
         self._kept: list[Any] = []
@@ -45,16 +48,24 @@ class ProjectedProduct:
         y = _Product.apply(vectors.flatten(0, -2), weight, bias, matrix, scaled, self)
         return y if vectors.dim() == 2 else y.unflatten(0, vectors.shape[:-1])
 
-    def gradients(self, rows: Tensor, vectors: Tensor, with_bias: bool) -> tuple[Tensor, Tensor | None]:
-        """``delta' X``, projected, of the weight and of the bias."""
-        inside = self.projector(vectors)
-        of_weight = rows @ (inside[:, :-1] if with_bias else inside)
-        of_bias = rows @ inside[:, -1] if with_bias else None
-        given = [of_weight] if of_bias is None else [of_weight, of_bias]
-        self._given = list(map(mark, given))
-        self._kept = [gradient.untyped_storage() for gradient in given]  # so that nothing else can come to lie there
-        self._along = None if self.free is None else rows @ (inside @ self.free.to(inside))
-        return of_weight, of_bias
+    def weight(self, weight: Tensor, scaled: HeldScaling) -> Tensor:
+        """``W~`` of a weight as a matrix, for layers that are more than a product."""
+        return _ScaledWeight.apply(weight, scaled.scaling.matrix, scaled, self)
+
+    def outside(self, rows: Tensor, seen: Tensor | None) -> Tensor:
+        """The rows, projected; ``seen`` is what they are along the columns of the scaling."""
+        if seen is None or self._covered is None:
+            return self.projector(rows)
+        return self.projector.knowing(rows, seen if seen.shape[1] == len(self._covered) else seen[:, self._covered])
+
+    def along(self, seen: Tensor) -> Tensor | None:
+        """What of it is along the free columns, if that can be told."""
+        return None if self._uncovered is None or self.free is None else seen[:, self._uncovered]
+
+    def give(self, gradients: list[Tensor], along: Tensor | None) -> None:
+        """Remember these gradients; their memory is kept, so that nothing else can come to lie there."""
+        self._kept = [gradient.untyped_storage() for gradient in gradients]
+        self._given, self._along = list(map(mark, gradients)), along
 
     def take(self) -> tuple[list[tuple[int, int]], Tensor | None]:
         """The marks of the gradients given last, and what they are along the free columns; both are then forgotten."""
@@ -63,7 +74,7 @@ class ProjectedProduct:
         return given, along
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"projector": self.projector, "free": self.free, "_given": [], "_along": None, "_kept": []}
+        return {**self.__dict__, "_given": [], "_along": None, "_kept": []}
 
 
 def mark(tensor: Tensor) -> tuple[int, int]:
@@ -111,13 +122,49 @@ class _Product(torch.autograd.Function):
                 if reading.turns:
                     back = back + (delta @ moved.to(weight.dtype)) @ reading.turn
                     vectors = vectors + turned.to(weight.dtype) @ reading.free.mT
-                of_matrix = (back.mT @ seen.to(weight.dtype)).mul_(scaling.root)
+                seen = seen.to(weight.dtype)
+                of_matrix = (back.mT @ seen).mul_(scaling.root)
                 if of_vectors is not None:
                     of_vectors = torch.addmm(of_vectors, back @ applied, scaling.basis.mT)
             of_weight = of_bias = None
             if ctx.needs_input_grad[1]:
-                of_weight, of_bias = ctx.product.gradients(delta.mT, vectors, bias is not None)
+                product: ProjectedProduct = ctx.product
+                rows, inside = delta.mT, product.outside(vectors, seen)
+                of_weight = rows @ (inside if bias is None else inside[:, :-1])
+                of_bias = None if bias is None else rows @ inside[:, -1]
+                along = None if product.free is None else rows @ (inside @ product.free.to(inside))
+                product.give([of_weight] if of_bias is None else [of_weight, of_bias], along)
         return of_vectors, of_weight, of_bias, of_matrix, None, None
+
+
+class _ScaledWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, matrix: Tensor, scaled: HeldScaling, product: ProjectedProduct) -> Tensor:
+        scaling, reading, moved = scaled
+        with full_precision(weight.device):
+            applied, read = scaling.applied if scaling.shares else scaling.matrix, reading.after(moved)
+            ctx.product, ctx.scaled = product, scaled
+            ctx.save_for_backward(applied, read)
+            return torch.addmm(weight, read @ applied, scaling.basis.mT)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        applied, read = ctx.saved_tensors
+        product: ProjectedProduct = ctx.product
+        scaling, reading, _ = ctx.scaled
+        with full_precision(gradient.device):
+            seen = gradient @ scaling.basis
+            of_matrix = (read.mT @ seen).mul_(scaling.root)
+            of_weight = None
+            if ctx.needs_input_grad[0]:
+                along = product.along(seen)
+                if reading.turns:
+                    of_moved = (seen @ applied.mT) @ reading.turn.mT
+                    gradient = torch.addmm(gradient, of_moved, reading.free.mT)
+                    along = None if along is None else along + of_moved
+                of_weight = product.outside(gradient, seen)
+                product.give([of_weight], along)
+        return of_weight, of_matrix, None, None
 
 
 def _against(delta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

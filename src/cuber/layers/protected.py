@@ -144,17 +144,19 @@ class ProtectedLayer:
         scaling = self.scaling
         if scaling is None:
             return type(module).forward(module, x)
-        matrix = self.matrix()
-        read = self.reading(scaling, self.held).after(self._move(self.held, matrix)) if product and self.held else None
-        weight, *bias = self.split(scaling.weight(matrix, read))
+        matrix, held = self.matrix(), self.held
+        if product is not None and held is not None:
+            matrix = product.weight(matrix, self._held_scaling(scaling, held))
+        else:
+            matrix = scaling.weight(matrix)
+        weight, *bias = self.split(matrix)
         return self.rule.apply(module, x, weight, bias[0] if bias else self.bias)
 
     def _from_inputs(self, product: ProjectedProduct | None, vectors: Tensor) -> Tensor:
         weight_and_bias = self.parameter, self.bias if self.with_bias else None
         scaling, held = self.scaling, self.held
         if scaling and held and product and self.outputs <= self.dimension:
-            known = HeldScaling(scaling, self.reading(scaling, held), self.moved(held))
-            return product(vectors, *weight_and_bias, known)
+            return product(vectors, *weight_and_bias, self._held_scaling(scaling, held))
         if scaling:
             vectors = scaling.input(vectors)
         multiply = product if product is not None and self._saves(product, vectors) else _product
@@ -182,12 +184,11 @@ class ProtectedLayer:
     def held(self, held: Held | None) -> None:
         self._held, self._reading, self._moved = held, None, None
 
-    def reading(self, scaling: Scaling, held: Held) -> Reading:
-        """What the scaling reads of the weight while that is held."""
+    def _held_scaling(self, scaling: Scaling, held: Held) -> HeldScaling:
         if self._reading is None:
             with torch.no_grad(), full_precision(self.parameter.device):
                 self._reading = Reading(held, scaling.left)
-        return self._reading
+        return HeldScaling(scaling, self._reading, self.moved(held))
 
     def moved(self, held: Held) -> Tensor:
         """How far the weight has come along its free columns since the task began, out x f."""
@@ -196,7 +197,8 @@ class ProtectedLayer:
         known = self.known_move()
         if known is None:
             with torch.no_grad(), full_precision(self.parameter.device):
-                return self._move(held, self.matrix())
+                known = held.moved(self.matrix())
+            self._moved = list(map(mark, self.parameters)), known
         return known
 
     def known_move(self) -> Tensor | None:
@@ -220,12 +222,6 @@ class ProtectedLayer:
         if self._moved is not None and self.gradient_along is not None:
             moved = torch.add(self._moved[1], self.gradient_along.to(self._moved[1]), alpha=times)
             self._moved = list(map(mark, self.parameters)), moved
-
-    def _move(self, held: Held, matrix: Tensor) -> Tensor:
-        """As ``moved``, differentiable; kept, since it is asked for more than once in a step."""
-        moved = held.moved(matrix)
-        self._moved = list(map(mark, self.parameters)), moved.detach()
-        return moved
 
     def _product_for(self, module: nn.Module, x: Tensor) -> ProjectedProduct | None:
         """While the layer is trained, its product with a projected gradient."""

@@ -29,6 +29,9 @@ from cuber.subspace import (
     supports_of,
 )
 
+MOST = 0.9
+"""Of a pool's columns."""
+
 
 @dataclass(eq=False, repr=False)
 class TRGP(GPM):
@@ -57,10 +60,19 @@ class TRGP(GPM):
 
     def _protect(self, name: str) -> None:
         super()._protect(name)
-        layer, columns = self.layers[name], ~self._protected_columns(name, at_start=True)
-        layer.held = Held(self._anchors[name], self.memory[name].basis[:, columns])
-        if bool(columns.any()):
-            layer.product = ProjectedProduct(self._projectors[name], layer.held.free)
+        layer, projector = self.layers[name], self._projectors[name]
+        free = ~self._protected_columns(name, at_start=True)
+        layer.held = Held(self._anchors[name], self.memory[name].basis[:, free])
+        if projector.rank or bool(free.any()):
+            along = layer.held.free if bool(free.any()) else None
+            layer.product = ProjectedProduct(projector, along, self._covered(name, free))
+
+    def _covered(self, name: str, free: Tensor) -> Tensor | None:
+        """Which columns of the scaling are protected, if all that are protected are among them and none fell."""
+        if not self._selected(name):
+            return None
+        protected, columns = self._protected_columns(name), self._scaled_columns(self._selected(name), name)
+        return None if bool((protected & (free | ~columns)).any()) else protected[columns]
 
     def _leave_task(self) -> None:
         super()._leave_task()
@@ -69,25 +81,33 @@ class TRGP(GPM):
 
     def _new_scaling(self, name: str) -> Scaling:
         """For the present task to learn."""
-        basis, owned, columns = self._columns_of(self._selected(name), name)
+        tasks = self._selected(name)
+        columns = self._scaled_columns(tasks, name)
+        basis, owned = self._basis_of(tasks, name, columns)
         free = ~self._protected_columns(name, at_start=True)[columns]
         supports, whole = supports_of(self._anchors[name], basis, owned, free)
         return Scaling.identity(basis, owned, supports, whole, like=self.layers[name].parameter)
 
     def _known_scaling(self, learnt: LearntScaling, name: str) -> Scaling:
         """As it was learnt."""
-        basis, owned, _ = self._columns_of(learnt.tasks, name)
-        like = self.layers[name].parameter
+        like, pool = self.layers[name].parameter, self.memory[name]
+        columns, count = pool.owners[learnt.tasks].any(0), learnt.matrix.shape[1]
+        if int(columns.sum()) != count:  # it was the whole pool, which may have grown since
+            columns = torch.arange(pool.size, device=columns.device) < count
+        basis, owned = self._basis_of(learnt.tasks, name, columns)
         scaling = Scaling.identity(basis, owned, learnt.supports, learnt.whole, like=like)
         scaling.matrix = nn.Parameter(learnt.matrix.to(like), requires_grad=False)
         return scaling
 
-    def _columns_of(self, tasks: list[int], name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """The columns that any of these tasks owns, who owns which of them, and which of the pool's they are."""
+    def _scaled_columns(self, tasks: list[int], name: str) -> Tensor:
+        """The columns that any of these tasks owns; all, if that is most of them: what is known along all is of use."""
+        columns = self.memory[name].owners[tasks].any(0)
+        return torch.ones_like(columns) if columns.sum() >= MOST * len(columns) else columns
+
+    def _basis_of(self, tasks: list[int], name: str, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Some columns of the pool, and which of these tasks owns which of them."""
         pool = self.memory[name]
-        owners = torch.stack([pool.owners[task] for task in tasks])
-        columns = owners.any(0)
-        return pool.basis if bool(columns.all()) else pool.basis[:, columns], owners[:, columns], columns
+        return pool.basis if bool(columns.all()) else pool.basis[:, columns], pool.owners[tasks][:, columns]
 
     def correlate(self) -> Regimes:
         if self.tasks == 0:

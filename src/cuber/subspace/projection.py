@@ -18,6 +18,8 @@ class Projector:
         dimension, self.rank = protected.shape
         self._by_complement = 2 * self.rank > dimension
         self._columns = complement(protected) if self._by_complement else protected
+        worth_knowing = not self._by_complement or self.rank < 2 * self.columns
+        self._protected = protected if worth_knowing else None
         self._probe: Tensor | None = None
 
     def __call__(self, matrix: Tensor) -> Tensor:
@@ -29,6 +31,12 @@ class Projector:
             return torch.zeros_like(matrix)
         inside = ((matrix.to(columns.dtype) @ columns) @ columns.T).to(matrix.dtype)
         return inside if self._by_complement else matrix - inside
+
+    def knowing(self, matrix: Tensor, inside: Tensor) -> Tensor:
+        """The same where ``matrix U`` is known, if that is any shorter."""
+        if self._protected is None:
+            return self(matrix)
+        return torch.addmm(matrix, inside, self._protected.to(matrix).T, alpha=-1)
 
     @property
     def columns(self) -> int:

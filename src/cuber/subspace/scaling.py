@@ -104,9 +104,9 @@ class Scaling:
         """``x~`` for every vector, the last dimension of a tensor of any shape: ``W~ x = W x~``."""
         return vectors + ((vectors @ self.basis) @ self.applied.mT) @ self.left.mT
 
-    def weight(self, weight: Tensor, read: Tensor | None = None) -> Tensor:
-        """``W~``; where ``W L`` is known, without reading it."""
-        return weight + ((weight @ self.left if read is None else read) @ self.applied) @ self.basis.mT
+    def weight(self, weight: Tensor) -> Tensor:
+        """``W~``."""
+        return weight + ((weight @ self.left) @ self.applied) @ self.basis.mT
 
     def follow(self, weight: Tensor) -> None:
         """Go where the weight has gone, when a model is moved to another device or type."""
