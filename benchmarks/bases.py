@@ -56,7 +56,7 @@ def _representations(learner: GPM, batch: tuple[Tensor, Tensor]) -> list[Tensor]
 
 def _correlation(quick: bool) -> float:
     """How a new task stands to nine old ones, beside the gradient of the same samples alone."""
-    learner = ALEXNET_SUBJECT.learner("CUBER", nested=True)
+    learner = ALEXNET_SUBJECT.learner("CUBER")
     assert isinstance(learner, TRGP)
     batch = ALEXNET_SUBJECT.data(64 if quick else 128)
     _begin(learner, batch)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cuber.subspace import Gram, Penalty, Restraint, energy_weights, norm_penalty, squared_penalty
+from cuber.subspace import Gram, NormRestraint, Restraint, SquaredRestraint, energy_weights
 
 sizes = st.integers(1, 10)
 
@@ -25,9 +23,10 @@ Pull = tuple[Tensor, Tensor]
 
 def restraint(basis: Tensor, drift: Tensor, weights: Tensor | None = None, *, norm: bool = False) -> Pull:
     """Of one task that owns all columns, all of them movable."""
-    every = torch.ones(basis.shape[1], dtype=torch.bool)
-    penalty: Penalty = norm_penalty if norm else partial(squared_penalty, weights=weights)
-    return pulled(Restraint([(every, penalty)], every), basis, drift)
+    every = torch.ones(1, basis.shape[1], dtype=torch.bool)
+    if norm:
+        return pulled(NormRestraint(every, every[0], drift), basis, drift)
+    return pulled(SquaredRestraint(every, every[0], drift, None if weights is None else [weights]), basis, drift)
 
 
 def pulled(restraint: Restraint, basis: Tensor, drift: Tensor) -> Pull:
@@ -105,21 +104,34 @@ def test_unsquared_the_pull_has_the_same_size_however_little_has_moved() -> None
         assert float(restraint(basis, size * direction, norm=True)[1].norm()) == pytest.approx(1.0)
 
 
-@given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 2**31), st.booleans())
-def test_several_tasks_pull_together_as_they_would_one_by_one(d: int, rows: int, seed: int, norm: bool) -> None:
+@given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 2**31), st.sampled_from(["norm", "squared", "energy"]))
+def test_several_tasks_pull_together_as_they_would_one_by_one(d: int, rows: int, seed: int, kind: str) -> None:
     generator = torch.Generator().manual_seed(seed)
     basis = orthonormal(d, d - 1)
     drift = torch.randn(rows, d, dtype=torch.float64, generator=generator)
     owned = torch.rand(3, d - 1, generator=generator) < 0.6
-    penalty: Penalty = norm_penalty if norm else squared_penalty
-    value, pull = pulled(Restraint([(columns, penalty) for columns in owned], torch.ones(d - 1)), basis, drift)
-    alone = [restraint(basis[:, columns], drift, norm=norm) for columns in owned]
+    energies = [energy_weights(gram_of(torch.randn(7, d, generator=generator)), basis[:, own]) for own in owned]
+    every = torch.ones(d - 1, dtype=torch.bool)
+    together = {
+        "norm": NormRestraint(owned, every, drift),
+        "squared": SquaredRestraint(owned, every, drift),
+        "energy": SquaredRestraint(owned, every, drift, energies),
+    }[kind]
+    value, pull = pulled(together, basis, drift)
+    alone = [
+        restraint(basis[:, own], drift, weights if kind == "energy" else None, norm=kind == "norm")
+        for own, weights in zip(owned, energies, strict=True)
+    ]
     assert float(value) == pytest.approx(float(sum(one for one, _ in alone)))
     assert torch.allclose(pull, torch.stack([one for _, one in alone]).sum(0), atol=1e-10)
 
 
 def test_columns_that_may_not_move_count_but_do_not_pull() -> None:
-    drift, every = torch.tensor([[3.0, 4.0, 9.0]]), torch.ones(2, dtype=torch.bool)
-    value, pull = pulled(Restraint([(every, norm_penalty)], torch.tensor([True, False])), torch.eye(3)[:, :2], drift)
-    assert float(value) == 5.0
-    assert torch.allclose(pull, torch.tensor([[0.6, 0.0, 0.0]]))
+    drift, every, movable = torch.tensor([[3.0, 4.0, 9.0]]), torch.ones(1, 2, dtype=torch.bool), torch.arange(2) < 1
+    for restraint, value, along in (
+        (NormRestraint(every, movable, drift), 5.0, 0.6),
+        (SquaredRestraint(every, movable, drift), 25.0, 6.0),
+    ):
+        found, pull = pulled(restraint, torch.eye(3)[:, :2], drift)
+        assert float(found) == value
+        assert torch.allclose(pull, torch.tensor([[along, 0.0, 0.0]]))

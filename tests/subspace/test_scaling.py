@@ -31,7 +31,7 @@ def scaling(seed: int, dimension: int = 9, tasks: int = 2, outputs: int = 2, fre
     owned = torch.rand(tasks, dimension - 1, generator=generator) < 0.7
     weight = drawn(generator, outputs, dimension)
     movable = torch.arange(dimension - 1) < free
-    made = Scaling.identity(basis, owned, *supports_of(weight, basis, owned, movable), like=weight)
+    made = Scaling.identity(basis, owned, supports_of(weight, basis, owned, movable), like=weight)
     made.matrix.data = drawn(generator, *made.matrix.shape) * (made.root > 0)
     return made
 
@@ -118,7 +118,7 @@ def test_what_is_learnt_at_once_is_what_each_task_s_own_scaling_would_have_learn
     owned, movable = torch.rand(tasks, 18, generator=generator) < 0.8, torch.arange(18) < free
     xs = [drawn(generator, 5, 20) for _ in range(12)]
     expected, expected_norms = descend(start, basis, owned, movable, xs, momentum)
-    made = Scaling.identity(basis, owned, *supports_of(start, basis, owned, movable), like=start)
+    made = Scaling.identity(basis, owned, supports_of(start, basis, owned, movable), like=start)
     optimizer = torch.optim.SGD([made.matrix], lr=0.05, momentum=momentum)
     weight, norms = start, []
     for position, x in enumerate(xs):
@@ -132,11 +132,13 @@ def test_what_is_learnt_at_once_is_what_each_task_s_own_scaling_would_have_learn
 
 
 def test_supports_that_save_nothing_are_not_used() -> None:
-    basis, owned = torch.eye(10)[:, :8], torch.ones(1, 8, dtype=torch.bool)
-    for outputs, free, used in ((5, 0, False), (3, 3, False), (3, 2, True), (4, 0, True)):
-        supports, whole = supports_of(torch.randn(outputs, 10), basis, owned, torch.arange(8) < free)
-        assert bool(supports) == used
-        assert int(whole.sum()) == (free if used else 8)
+    basis, owned = torch.eye(10)[:, :8], torch.arange(8).unsqueeze(0) < 7
+    for outputs, free, rows in ((7, 0, None), (6, 0, 6), (4, 3, None), (4, 2, 6), (3, 3, 6)):
+        supports = supports_of(torch.randn(outputs, 10), basis, owned, torch.arange(8) < free)
+        assert [support.shape[1] for support in supports] == ([] if rows is None else [rows])
+        for support in supports:
+            assert torch.allclose(support.T @ support, torch.eye(support.shape[1]), atol=1e-6)
+            assert not support[7].any()
 
 
 @given(seeds, st.integers(0, 4), st.integers(1, 5))

@@ -132,8 +132,13 @@ class _Product(torch.autograd.Function):
                 rows, inside = delta.mT, product.outside(vectors, seen)
                 of_weight = rows @ (inside if bias is None else inside[:, :-1])
                 of_bias = None if bias is None else rows @ inside[:, -1]
-                along = None if product.free is None else rows @ (inside @ product.free.to(inside))
-                product.give([of_weight] if of_bias is None else [of_weight, of_bias], along)
+                along = None if seen is None else product.along(seen)
+                if along is not None and turned is not None:
+                    along = along + turned.to(along)
+                elif product.free is not None:
+                    along = inside @ product.free.to(inside)
+                given = [of_weight] if of_bias is None else [of_weight, of_bias]
+                product.give(given, None if along is None else rows @ along)
         return of_vectors, of_weight, of_bias, of_matrix, None, None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -23,12 +22,11 @@ from cuber.methods.trgp import TRGP
 from cuber.subspace import (
     BACKWARD_TRANSFER,
     Gram,
-    Penalty,
+    NormRestraint,
     PrunedGradient,
     Restraint,
+    SquaredRestraint,
     energy_weights,
-    norm_penalty,
-    squared_penalty,
 )
 
 PAPER = {"eps1": 0.5, "eps2": 0.0, "lam": 1.0, "penalty": "norm", "check": "epoch"}
@@ -79,7 +77,7 @@ class CUBER(TRGP):
         added = None
         for layer in self._layers_of(optimizer):
             restraint, held = self._restraints.get(layer.name), layer.held
-            strength = self._strength(layer, optimizer, len(restraint.tasks)) if restraint else 0.0
+            strength = self._strength(layer, optimizer, restraint.tasks) if restraint else 0.0
             if restraint and held and strength:
                 value, pull = restraint(layer.moved(held))
                 layer.add_gradient(strength * pull, held.free)
@@ -141,17 +139,16 @@ class CUBER(TRGP):
         free = ~self._protected_columns(name, at_start=True)
         if not changing or not bool(free.any()):
             return None
-        tasks = [(pool.owners[task][free], self._penalty(name, task, free)) for task in changing]
-        return Restraint(tasks, ~self._protected_columns(name)[free])
-
-    def _penalty(self, name: str, task: int, free: Tensor) -> Penalty:
-        """On the change in an old task's subspace, as far as that is free."""
+        owned, movable = pool.owners[changing][:, free], ~self._protected_columns(name)[free]
         if self.penalty == "norm":
-            return norm_penalty
-        if self.penalty == "squared":
-            return squared_penalty
+            return NormRestraint(owned, movable, pool.basis)
+        energies = [self._energy(name, task, free) for task in changing] if self.penalty == "energy" else None
+        return SquaredRestraint(owned, movable, pool.basis, energies)
+
+    def _energy(self, name: str, task: int, free: Tensor) -> Tensor:
+        """How much an old task's free directions matter to it."""
         kept = free[self.memory[name].owners[task]]
-        return partial(squared_penalty, weights=self.energies[task][name].to(self.memory[name].basis)[kept][:, kept])
+        return self.energies[task][name][kept][:, kept]
 
     def _let_fall(self, name: str, gradient: Tensor) -> None:
         """Old tasks that no longer agree go to regime 2 for the rest of the task; what has moved stays moved."""

@@ -110,7 +110,7 @@ class GPM(LayerwiseMethod):
 
     def _protect(self, name: str) -> None:
         """Hold the directions that any task outside regime 3 reads."""
-        projector = Projector(self.memory[name].basis[:, self._protected_columns(name)])
+        projector = Projector(self.memory[name].columns(self._protected_columns(name)))
         self._projectors[name] = projector
         self.layers[name].product = ProjectedProduct(projector) if projector.rank else None
 

@@ -62,7 +62,7 @@ class TRGP(GPM):
         super()._protect(name)
         layer, projector = self.layers[name], self._projectors[name]
         free = ~self._protected_columns(name, at_start=True)
-        layer.held = Held(self._anchors[name], self.memory[name].basis[:, free])
+        layer.held = Held(self._anchors[name], self.memory[name].columns(free))
         if projector.rank or bool(free.any()):
             along = layer.held.free if bool(free.any()) else None
             layer.product = ProjectedProduct(projector, along, self._covered(name, free))
@@ -85,8 +85,8 @@ class TRGP(GPM):
         columns = self._scaled_columns(tasks, name)
         basis, owned = self._basis_of(tasks, name, columns)
         free = ~self._protected_columns(name, at_start=True)[columns]
-        supports, whole = supports_of(self._anchors[name], basis, owned, free)
-        return Scaling.identity(basis, owned, supports, whole, like=self.layers[name].parameter)
+        supports = supports_of(self._anchors[name], basis, owned, free)
+        return Scaling.identity(basis, owned, supports, like=self.layers[name].parameter)
 
     def _known_scaling(self, learnt: LearntScaling, name: str) -> Scaling:
         """As it was learnt."""
@@ -95,7 +95,7 @@ class TRGP(GPM):
         if int(columns.sum()) != count:  # it was the whole pool, which may have grown since
             columns = torch.arange(pool.size, device=columns.device) < count
         basis, owned = self._basis_of(learnt.tasks, name, columns)
-        scaling = Scaling.identity(basis, owned, learnt.supports, learnt.whole, like=like)
+        scaling = Scaling.identity(basis, owned, learnt.supports, like=like)
         scaling.matrix = nn.Parameter(learnt.matrix.to(like), requires_grad=False)
         return scaling
 
@@ -107,7 +107,7 @@ class TRGP(GPM):
     def _basis_of(self, tasks: list[int], name: str, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Some columns of the pool, and which of these tasks owns which of them."""
         pool = self.memory[name]
-        return pool.basis if bool(columns.all()) else pool.basis[:, columns], pool.owners[tasks][:, columns]
+        return pool.columns(columns), pool.owners[tasks][:, columns]
 
     def correlate(self) -> Regimes:
         if self.tasks == 0:
@@ -194,7 +194,6 @@ class TRGP(GPM):
                 list(kept["tasks"]),
                 kept["matrix"].to(self.device, copy=True),
                 [support.to(self.device) for support in kept["supports"]],
-                kept["whole"].to(self.device),
             )
             for name, kept in by_layer.items()
         }

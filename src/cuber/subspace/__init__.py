@@ -7,7 +7,7 @@ per row), a basis ``d x K`` with orthonormal columns.
 from cuber.subspace.gradient import PrunedGradient
 from cuber.subspace.gram import Gram
 from cuber.subspace.held import Held, Reading
-from cuber.subspace.penalty import Penalty, Restraint, energy_weights, norm_penalty, squared_penalty
+from cuber.subspace.penalty import NormRestraint, Restraint, SquaredRestraint, energy_weights
 from cuber.subspace.pool import Pool
 from cuber.subspace.projection import Projector
 from cuber.subspace.regimes import (
@@ -27,7 +27,7 @@ __all__ = [
     "Gram",
     "Held",
     "LearntScaling",
-    "Penalty",
+    "NormRestraint",
     "Pool",
     "Projector",
     "PrunedGradient",
@@ -35,10 +35,9 @@ __all__ = [
     "Regime",
     "Restraint",
     "Scaling",
+    "SquaredRestraint",
     "decide_regimes",
     "energy_weights",
-    "norm_penalty",
     "projection_ratios",
-    "squared_penalty",
     "supports_of",
 ]

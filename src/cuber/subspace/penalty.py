@@ -1,52 +1,61 @@
-"""What holds a weight back while it may move in an old task's subspace."""
+"""What holds a weight back while it may move in old tasks' subspaces.
+
+A weight's change comes in the coordinates of the columns along which it may have moved, C: out x f. Each old task owns
+some of them, and what is restrained is its part of C; only along ``movable`` columns is the weight pulled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from cuber.subspace.gram import Gram
 
-Penalty = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Its value for a weight change in the coordinates of a basis, and its gradient there."""
+
+class Restraint(Protocol):
+    """The penalties of several old tasks on the change of one weight, which look at the change together."""
+
+    tasks: int
+
+    def __call__(self, moved: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of the penalties for C, and its gradient, out x f."""
 
 
-def norm_penalty(inside: Tensor) -> tuple[Tensor, Tensor]:
-    """``||D B||_F`` for the weight change D, given as ``D B``: a pull of constant size.
+class NormRestraint:
+    """``||C_j||_F`` for each task: a pull of constant size.
 
     The norm has no gradient at 0, where 0 is taken: nothing has moved, nothing pulls.
     """
-    norm = inside.norm()
-    return norm, inside / norm.clamp_min(torch.finfo(norm.dtype).tiny)
 
-
-def squared_penalty(inside: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """``tr(C Q C')`` with ``C = D B``; Q is 1 or the weights of ``energy_weights``."""
-    weighted = inside if weights is None else inside @ weights
-    return (inside * weighted).sum(), 2 * weighted
-
-
-class Restraint:
-    """The penalties of several old tasks on the change of one weight, which look at the change together.
-
-    The change comes in the coordinates of some columns. Each task has its own among them; only along the ``movable``
-    ones is the weight pulled.
-    """
-
-    def __init__(self, tasks: list[tuple[Tensor, Penalty]], movable: Tensor) -> None:
-        self.tasks = [(columns.nonzero().flatten(), penalty) for columns, penalty in tasks]
-        self.movable = movable
+    def __init__(self, owned: Tensor, movable: Tensor, like: Tensor) -> None:
+        self.tasks = len(owned)
+        self._owned = owned.to(like)
+        self._pulled = self._owned * movable.to(like)
 
     def __call__(self, moved: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of the penalties for a weight change, and its gradient, both in coordinates, out x f."""
-        value, pull = moved.new_zeros(()), torch.zeros_like(moved)
-        for columns, penalty in self.tasks:
-            of_task, towards = penalty(moved.index_select(1, columns))
-            value = value + of_task
-            pull.index_add_(1, columns, towards)
-        return value, pull * self.movable.to(pull)
+        norms = (self._owned @ moved.square().sum(0)).sqrt()
+        return norms.sum(), moved * (norms.reciprocal().nan_to_num(posinf=0.0) @ self._pulled)
+
+
+class SquaredRestraint:
+    """``tr(C Q C')``, Q being the sum over tasks of 1 at its columns, or of its ``energy_weights``."""
+
+    def __init__(self, owned: Tensor, movable: Tensor, like: Tensor, energies: list[Tensor] | None = None) -> None:
+        self.tasks = len(owned)
+        if energies is None:
+            self._weights = owned.sum(0).to(like)
+        else:
+            self._weights = like.new_zeros(len(movable), len(movable))
+            for columns, weights in zip(owned, energies, strict=True):
+                own = columns.nonzero().flatten()
+                self._weights[own.unsqueeze(1), own] += weights.to(like)
+        self._pulled = 2 * movable.to(like)
+
+    def __call__(self, moved: Tensor) -> tuple[Tensor, Tensor]:
+        weighted = moved * self._weights if self._weights.dim() == 1 else moved @ self._weights
+        return (moved * weighted).sum(), weighted * self._pulled
 
 
 def energy_weights(gram: Gram, basis: Tensor) -> Tensor:

@@ -45,7 +45,11 @@ class Pool:
 
     def basis_of(self, task: int) -> Tensor:
         """``B_j``: the basis of one task's subspace."""
-        return self.basis[:, self.owners[task]]
+        return self.columns(self.owners[task])
+
+    def columns(self, chosen: Tensor) -> Tensor:
+        """Some columns of the basis; all of them without a copy."""
+        return self.basis if bool(chosen.all()) else self.basis[:, chosen]
 
     def follow(self, weight: Tensor) -> None:
         """Go to the device that the weight has gone to."""

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+WORTHWHILE = 0.75
+"""Supports may have at most so many times as many columns in all as S has."""
+
 
 @dataclass
 class LearntScaling:
@@ -18,11 +21,10 @@ class LearntScaling:
     tasks: list[int]
     matrix: Tensor
     supports: list[Tensor]
-    whole: Tensor
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.matrix, self.whole, *self.supports))
+        return sum(tensor.nbytes for tensor in (self.matrix, *self.supports))
 
 
 @dataclass(eq=False)
@@ -34,8 +36,9 @@ class Scaling:
     take the same steps: an entry that n of them share moves n times as far. So does that of ``S = root * M`` with
     ``root = sqrt(n)`` under gradient descent on M, whose gradient has the norm that those of all A_j have together.
 
-    The gradient of A_j, ``(W B_j)' G B_j``, has no part outside the rows of ``W B_j``. Where these are few, and do not
-    move, so is what there is of A_j to learn, and orthonormal coordinates for it (``supports``) are as good as its own.
+    The gradient of A_j, ``(W B_j)' G B_j``, has no part outside the rows of ``W B_j``. Where these are few, and move
+    along few columns, so is what there is of A_j to learn. Then ``A_j = support M_j``: orthonormal coordinates are as
+    good as A_j's own. M has all M_j below each other, and no entry belongs to more than one task.
     """
 
     basis: Tensor
@@ -45,41 +48,28 @@ class Scaling:
     matrix: nn.Parameter
     """M: q x K."""
     supports: list[Tensor]
-    """For each task, K x q_j, orthonormal, within its columns; none where all rows of S are whole."""
-    whole: Tensor
-    """Which rows of S are learnt as they are."""
+    """For each task, K x q_j, orthonormal, within its columns; none where ``root * M`` is S itself."""
 
     @classmethod
-    def identity(
-        cls,
-        basis: Tensor,
-        owned: Tensor,
-        supports: Sequence[Tensor] = (),
-        whole: Tensor | None = None,
-        *,
-        like: Tensor,
-    ) -> Scaling:
+    def identity(cls, basis: Tensor, owned: Tensor, supports: Sequence[Tensor] = (), *, like: Tensor) -> Scaling:
         """A scaling that changes nothing yet, for a weight such as ``like``."""
-        if whole is None:
-            whole = torch.ones_like(owned[0])
-        rows = sum(support.shape[1] for support in supports) + int(whole.sum())
+        rows = sum(support.shape[1] for support in supports) if supports else basis.shape[1]
         zeros = nn.Parameter(like.new_zeros(rows, basis.shape[1]))
-        return cls(basis.to(like), owned, zeros, [support.to(like) for support in supports], whole)
+        return cls(basis.to(like), owned, zeros, [support.to(like) for support in supports])
 
     @cached_property
     def left(self) -> Tensor:
         """L: ``W~ = W + (W L) (root * M) U'``."""
-        if not self.supports:
-            return self.basis
-        return torch.cat([*(self.basis @ support for support in self.supports), self.basis[:, self.whole]], dim=1)
+        return self.basis @ torch.cat(self.supports, dim=1) if self.supports else self.basis
 
     @cached_property
     def root(self) -> Tensor:
         """The root of how many tasks share an entry: q x K."""
         owned = self.owned.to(self.basis)
-        shared = (owned[:, self.whole].mT @ owned).sqrt()
-        alone = [owned[task].expand(support.shape[1], -1) for task, support in enumerate(self.supports)]
-        return torch.cat([*alone, shared])
+        if not self.supports:
+            return (owned.mT @ owned).sqrt()
+        counts = torch.tensor([support.shape[1] for support in self.supports], device=owned.device)
+        return owned.repeat_interleave(counts, dim=0)
 
     @cached_property
     def shares(self) -> bool:
@@ -93,12 +83,12 @@ class Scaling:
 
     def dense(self) -> Tensor:
         """S: K x K."""
-        rows = [*self.supports, torch.eye(len(self.whole)).to(self.basis)[:, self.whole]]
-        return torch.cat(rows, dim=1) @ self.applied.detach()
+        applied = self.applied.detach()
+        return torch.cat(self.supports, dim=1) @ applied if self.supports else applied
 
     def learnt(self, tasks: list[int]) -> LearntScaling:
         """A copy of what has been learnt so far."""
-        return LearntScaling(tasks, self.matrix.detach().clone(), self.supports, self.whole)
+        return LearntScaling(tasks, self.matrix.detach().clone(), self.supports)
 
     def input(self, vectors: Tensor) -> Tensor:
         """``x~`` for every vector, the last dimension of a tensor of any shape: ``W~ x = W x~``."""
@@ -112,32 +102,31 @@ class Scaling:
         """Go where the weight has gone, when a model is moved to another device or type."""
         if self.basis.device != weight.device or self.basis.dtype != weight.dtype:
             self.__dict__ = self.__getstate__()
-            self.basis, self.owned, self.whole = self.basis.to(weight), *self._at(weight)
+            self.basis, self.owned = self.basis.to(weight), self.owned.to(weight.device)
             self.supports = [support.to(weight) for support in self.supports]
             self.matrix.data = self.matrix.data.to(weight)
-
-    def _at(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return self.owned.to(weight.device), self.whole.to(weight.device)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
 
-def supports_of(weight: Tensor, basis: Tensor, owned: Tensor, free: Tensor) -> tuple[list[Tensor], Tensor]:
+def supports_of(weight: Tensor, basis: Tensor, owned: Tensor, free: Tensor) -> list[Tensor]:
     """Supports for all that can be learnt while W may move along the ``free`` columns of the basis only.
 
-    And which rows of S are learnt whole: the free ones, or all where supports would not save much.
+    None where they would not save much.
     """
-    if 2 * len(owned) * len(weight) + int(free.sum()) > basis.shape[1]:
-        return [], torch.ones_like(free)
-    return [_support(weight.to(basis) @ basis, columns & ~free) for columns in owned], free
+    rows = len(owned) * len(weight) + int((owned & free).sum())
+    if rows > WORTHWHILE * basis.shape[1]:
+        return []
+    read = weight.to(basis) @ basis
+    return [_support(read, columns & ~free, columns & free) for columns in owned]
 
 
-def _support(read: Tensor, columns: Tensor) -> Tensor:
-    """Orthonormal coordinates, at these columns, for all rows of what is read."""
-    part = read[:, columns].mT
+def _support(read: Tensor, still: Tensor, free: Tensor) -> Tensor:
+    """Coordinates, at the columns where the weight is still, for all rows of what is read; and the free columns."""
+    part = read[:, still].mT
     exact = part.cpu().double() if part.device.type == "mps" else part.double()  # Apple's GPUs have no float64
     within = torch.linalg.qr(exact).Q.to(read)
-    support = read.new_zeros(len(columns), within.shape[1])
-    support[columns] = within
-    return support
+    support = read.new_zeros(len(still), within.shape[1])
+    support[still] = within
+    return torch.cat([support, torch.eye(len(free)).to(read)[:, free]], dim=1)
