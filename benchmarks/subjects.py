@@ -1,14 +1,15 @@
 """What is measured: the paper's networks in the middle of their last task, in a bare loop and in our trainer.
 
-The memory is as after the tasks before: random columns, as many as runs come to (for the ResNet: ``cuber run
-five-datasets --method trgp --train-per-task 1500 --epochs 4``, before its fifth task). Each task owns nearly all columns
-that there were when it ended, as in runs on Permuted MNIST, CIFAR-100 and 5-Datasets.
+The memory is as after the tasks before: random columns, as many as runs come to, and grown as in runs: on Permuted
+MNIST a full one, on CIFAR-100 and 5-Datasets short ones (``--method trgp --train-per-task 1500 --epochs 4``). Each task
+owns nearly all columns that there were when it ended, as in all of these runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +47,14 @@ class Subject:
     batch: int
     pools: Sequence[int]
     """Columns layer by layer."""
-    old_tasks: int
+    grown: Sequence[float]
+    """The share of them that there was after each of the old tasks."""
     steps: int
     """In one turn of a measurement."""
+
+    @property
+    def old_tasks(self) -> int:
+        return len(self.grown)
 
     def data(self, samples: int | None = None) -> tuple[Tensor, Tensor]:
         count = samples or self.steps * self.batch
@@ -99,7 +105,7 @@ class Subject:
     def _remember(self, learner: GPM) -> None:
         learner.regimes = [{} for _ in range(self.old_tasks)]
         for size, (name, layer) in zip(self.pools, learner.layers.items(), strict=True):
-            learner.memory[name] = _pool(layer.dimension, size, self.old_tasks)
+            learner.memory[name] = _pool(layer.dimension, [round(size * share) for share in self.grown])
         if isinstance(learner, TRGP):
             learner.scalings = [{} for _ in range(self.old_tasks)]
         if isinstance(learner, CUBER):
@@ -112,11 +118,10 @@ class Subject:
             ]
 
 
-def _pool(dimension: int, size: int, tasks: int) -> Pool:
-    basis = torch.linalg.qr(torch.randn(dimension, size)).Q.contiguous()
-    owners = torch.zeros(tasks, size, dtype=torch.bool)
-    for task in range(tasks):
-        known, grown = size * task // tasks, size * (task + 1) // tasks
+def _pool(dimension: int, sizes: list[int]) -> Pool:
+    basis = torch.linalg.qr(torch.randn(dimension, sizes[-1])).Q.contiguous()
+    owners = torch.zeros(len(sizes), sizes[-1], dtype=torch.bool)
+    for task, (known, grown) in enumerate(pairwise([0, *sizes])):
         owners[task, known:grown] = True
         owners[task, :known] = torch.rand(known) < OWNED
     return Pool(basis, owners)
@@ -141,10 +146,31 @@ def _with_heads(backbone: nn.Module, features: int, tasks: int) -> nn.Module:
     return model
 
 
-MLP_SUBJECT = Subject("MLP, batch 10", perceptron, (784,), 10, (612, 100, 98), old_tasks=9, steps=200)
-ALEXNET_SUBJECT = Subject(
-    "AlexNet-5, batch 64", alexnet, (3, 32, 32), 64, (11, 204, 379, 785, 1063), old_tasks=9, steps=2
+MLP_SUBJECT = Subject(
+    "MLP, batch 10",
+    perceptron,
+    (784,),
+    10,
+    pools=(612, 100, 98),
+    grown=(0.11, 0.25, 0.39, 0.52, 0.63, 0.74, 0.84, 0.92, 1.0),
+    steps=200,
 )
-RESNET_POOLS = (8, 34, 63, 57, 71, 54, 178, 15, 184, 177, 149, 374, 32, 373, 416, 268, 462, 55, 789, 901)
-RESNET_SUBJECT = Subject("ResNet-18, batch 64", resnet, (3, 32, 32), 64, RESNET_POOLS, old_tasks=4, steps=2)
+ALEXNET_SUBJECT = Subject(
+    "AlexNet-5, batch 64",
+    alexnet,
+    (3, 32, 32),
+    64,
+    pools=(11, 204, 379, 785, 1063),
+    grown=(0.09, 0.20, 0.31, 0.43, 0.54, 0.66, 0.77, 0.89, 1.0),
+    steps=2,
+)
+RESNET_SUBJECT = Subject(
+    "ResNet-18, batch 64",
+    resnet,
+    (3, 32, 32),
+    64,
+    pools=(8, 34, 63, 57, 71, 54, 178, 15, 184, 177, 149, 374, 32, 373, 416, 268, 462, 55, 789, 901),
+    grown=(0.18, 0.68, 0.84, 1.0),
+    steps=2,
+)
 SUBJECTS = [MLP_SUBJECT, ALEXNET_SUBJECT, RESNET_SUBJECT]
