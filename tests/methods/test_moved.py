@@ -147,6 +147,23 @@ def test_gradients_of_several_batches_are_not_taken_for_those_of_the_last() -> N
         assert is_what_it_is(learner)
 
 
+@pytest.mark.parametrize("tasks", [(0,), (1,), (2, 1), (1, 2)])
+def test_a_backward_pass_as_another_task_gets_past_nothing(tasks: tuple[int, ...]) -> None:
+    """Of what the scaling being learnt knows of a gradient, nothing may be taken for another task's."""
+    learner, optimizer = in_third_task(WIDTHS[0], plain, selected=1)
+    for x, y in data(2, WIDTHS[0][0]):
+        optimizer.zero_grad()
+        for task in tasks:
+            with learner.as_task(task) as model:
+                functional.cross_entropy(model.train()(x), y).backward()
+        optimizer.step()
+    assert is_what_it_is(learner)
+    for name, layer in learner.layers.items():
+        protected = learner._protected_columns(name)
+        moved = (layer.matrix().detach() - learner._anchors[name]) @ learner.memory[name].basis
+        assert moved[:, protected].norm() < 1e-10 < 1e-4 < moved[:, ~protected].norm() or not bool((~protected).any())
+
+
 @pytest.mark.parametrize("weights_first", [True, False])
 def test_resumed_it_is_what_it_was_to_the_bit(weights_first: bool) -> None:
     widths = WIDTHS[0]

@@ -64,7 +64,7 @@ class ProtectedLayer:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The weight, and the bias if it is trained."""
-        return [self.parameter, self.bias] if self.with_bias and self.bias is not None else [self.parameter]
+        return [self.parameter, self.bias] if self.with_bias else [self.parameter]  # type: ignore[list-item]
 
     @property
     def trains(self) -> bool:
@@ -137,26 +137,21 @@ class ProtectedLayer:
         """The forward pass with the effective weight ``W~``."""
         # With no more input vectors than the weight has rows, what is done to them is cheaper than what is done to it.
         few = self.rule.multiplies and not x.is_nested and x.dim() > 1 and x.shape[:-1].numel() <= self.outputs
-        product = self._product_for(module, x)
-        if few and (self.scaling or self._saves(product, x)):
-            y = self._from_inputs(product, self._with_one(x))
+        product, scaling = self._product_for(module, x), self.scaling
+        if few and (scaling or self._saves(product, x)):
+            y = self._from_inputs(self._with_one(x), product, scaling)
             return y if self.with_bias or self.bias is None else y + self.bias
-        scaling = self.scaling
         if scaling is None:
             return type(module).forward(module, x)
-        matrix, held = self.matrix(), self.held
-        if product is not None and held is not None:
-            matrix = product.weight(matrix, self._held_scaling(scaling, held))
-        else:
-            matrix = scaling.weight(matrix)
+        known = self._held_scaling(scaling) if product is not None else None
+        matrix = product.weight(self.matrix(), known) if product and known else scaling.weight(self.matrix())
         weight, *bias = self.split(matrix)
         return self.rule.apply(module, x, weight, bias[0] if bias else self.bias)
 
-    def _from_inputs(self, product: ProjectedProduct | None, vectors: Tensor) -> Tensor:
+    def _from_inputs(self, vectors: Tensor, product: ProjectedProduct | None, scaling: Scaling | None) -> Tensor:
         weight_and_bias = self.parameter, self.bias if self.with_bias else None
-        scaling, held = self.scaling, self.held
-        if scaling and held and product and self.outputs <= self.dimension:
-            return product(vectors, *weight_and_bias, self._held_scaling(scaling, held))
+        if product and scaling and self.outputs <= self.dimension and (known := self._held_scaling(scaling)):
+            return product(vectors, *weight_and_bias, known)
         if scaling:
             vectors = scaling.input(vectors)
         multiply = product if product is not None and self._saves(product, vectors) else _product
@@ -184,11 +179,14 @@ class ProtectedLayer:
     def held(self, held: Held | None) -> None:
         self._held, self._reading, self._moved = held, None, None
 
-    def _held_scaling(self, scaling: Scaling, held: Held) -> HeldScaling:
+    def _held_scaling(self, scaling: Scaling) -> HeldScaling | None:
+        """What is known of the scaling that is being learnt, while its weight is held; of no other task's."""
+        if self._held is None or not scaling.matrix.requires_grad:
+            return None
         if self._reading is None:
             with torch.no_grad(), full_precision(self.parameter.device):
-                self._reading = Reading(held, scaling.left)
-        return HeldScaling(scaling, self._reading, self.moved(held))
+                self._reading = Reading(self._held, scaling.left)
+        return HeldScaling(scaling, self._reading, self.moved(self._held))
 
     def moved(self, held: Held) -> Tensor:
         """How far the weight has come along its free columns since the task began, out x f."""
@@ -198,15 +196,17 @@ class ProtectedLayer:
         if known is None:
             with torch.no_grad(), full_precision(self.parameter.device):
                 known = held.moved(self.matrix())
-            self._moved = list(map(mark, self.parameters)), known
+            self._moved = self._marks(), known
         return known
 
     def known_move(self) -> Tensor | None:
         """As ``moved``, if that is known without a look at the weight: it has not been changed since."""
-        if self._moved is None or self._moved[0] not in (None, list(map(mark, self.parameters))):
+        if self._moved is None:
             return None
-        self._moved = list(map(mark, self.parameters)), self._moved[1]
-        return self._moved[1]
+        (then, moved), now = self._moved, self._marks()
+        if then is None:
+            self._moved = now, moved
+        return moved if then in (None, now) else None
 
     def recall_move(self, moved: Tensor) -> None:
         """Somewhere else the weight was known to have moved so far, before it was brought here."""
@@ -214,14 +214,17 @@ class ProtectedLayer:
 
     def ready_to_carry(self) -> None:
         """Before a step: what is to be carried along must be known now."""
-        if self.known_move() is None:
+        if self.gradient_along is not None and self.known_move() is None:
             self.gradient_along = None
 
     def carry(self, times: float) -> None:
         """A step has added so many times the gradient to the weight: no need to look at all of it again."""
         if self._moved is not None and self.gradient_along is not None:
             moved = torch.add(self._moved[1], self.gradient_along.to(self._moved[1]), alpha=times)
-            self._moved = list(map(mark, self.parameters)), moved
+            self._moved = self._marks(), moved
+
+    def _marks(self) -> list[tuple[int, int]]:
+        return [mark(parameter) for parameter in self.parameters]
 
     def _product_for(self, module: nn.Module, x: Tensor) -> ProjectedProduct | None:
         """While the layer is trained, its product with a projected gradient."""
