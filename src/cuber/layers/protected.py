@@ -105,18 +105,18 @@ class ProtectedLayer:
         return not self.product.projector.changes(self.gradient())
 
     @torch.no_grad()
-    def add_gradient(self, coordinates: Tensor, free: Tensor) -> None:
-        """Add ``coordinates @ free'`` to the present ``.grad``, in place: it is as large as W."""
+    def add_gradient(self, coordinates: Tensor, free: Tensor, times: float) -> None:
+        """Add ``times coordinates @ free'`` to the present ``.grad``, in place: it is as large as W."""
         if self.gradient_along is not None:
-            self.gradient_along = self.gradient_along + coordinates
+            self.gradient_along = torch.add(self.gradient_along, coordinates, alpha=times)
         weight, *bias = [_gradient_of(parameter) for parameter in self.parameters]
         matrix = self.rule.matrix(weight)
         if matrix.data_ptr() == weight.data_ptr() and matrix.dtype == free.dtype:
-            matrix.addmm_(coordinates, free[: matrix.shape[1]].mT)
+            matrix.addmm_(coordinates, free[: matrix.shape[1]].mT, alpha=times)
         else:
-            weight += self.rule.weight(coordinates @ free[: matrix.shape[1]].mT, weight)
+            weight += times * self.rule.weight(coordinates @ free[: matrix.shape[1]].mT, weight)
         for gradient in bias:
-            gradient += coordinates @ free[-1]
+            gradient += times * (coordinates @ free[-1])
 
     def join(self, tensors: list[Tensor]) -> Tensor:
         """A tensor for each of ``parameters`` (gradients, say) as one out x d matrix."""

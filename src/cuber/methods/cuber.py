@@ -80,7 +80,7 @@ class CUBER(TRGP):
             strength = self._strength(layer, optimizer, restraint.tasks) if restraint else 0.0
             if restraint and held and strength:
                 value, pull = restraint(layer.moved(held))
-                layer.add_gradient(strength * pull, held.free)
+                layer.add_gradient(pull, held.free, strength)
                 added = strength * value if added is None else added + strength * value
             layer.ready_to_carry()
         return added

@@ -35,8 +35,9 @@ class NormRestraint:
         self._pulled = self._owned * movable.to(like)
 
     def __call__(self, moved: Tensor) -> tuple[Tensor, Tensor]:
-        norms = (self._owned @ moved.square().sum(0)).sqrt()
-        return norms.sum(), moved * (norms.reciprocal().nan_to_num(posinf=0.0) @ self._pulled)
+        squares = self._owned @ moved.square().sum(0)
+        inverse = squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt()
+        return (squares * inverse).sum(), moved * (inverse @ self._pulled)
 
 
 class SquaredRestraint:

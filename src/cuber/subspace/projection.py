@@ -18,7 +18,8 @@ class Projector:
         dimension, self.rank = protected.shape
         self._by_complement = 2 * self.rank > dimension
         self._columns = complement(protected) if self._by_complement else protected
-        worth_knowing = not self._by_complement or self.rank < 2 * self.columns
+        # By the complement there are two products, but with the same columns: the second time they are in the cache.
+        worth_knowing = not self._by_complement or self.rank < 1.5 * self.columns
         self._protected = protected if worth_knowing else None
         self._probe: Tensor | None = None
 
