@@ -92,7 +92,7 @@ def test_with_plain_steps_it_is_carried_along(widths: tuple[int, int], settings:
     learner, optimizer = in_third_task(widths, plain, **settings)
     for batch in data(2, widths[0]):
         step(learner, optimizer, batch)
-        assert learner.layers["0"].known_move() is not None
+        assert learner.layers["0"].carried() is not None
         assert is_what_it_is(learner)
 
 
@@ -128,7 +128,16 @@ def shift(model: nn.Module) -> None:
         next(model.parameters()).add_(0.01)
 
 
-@pytest.mark.parametrize("tamper", [clip, replace, shift])
+def clamp_unseen(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad.data.clamp_(-0.01, 0.01)  # type: ignore[union-attr]
+
+
+def shift_unseen(model: nn.Module) -> None:
+    next(model.parameters()).data.add_(0.01)
+
+
+@pytest.mark.parametrize("tamper", [clip, replace, shift, clamp_unseen, shift_unseen])
 @pytest.mark.parametrize("lam", [0.1, 0.0])
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_whatever_is_done_to_gradients_or_weights_it_is_what_it_is(
@@ -145,6 +154,56 @@ def test_gradients_of_several_batches_are_not_taken_for_those_of_the_last() -> N
     for batch in data(2, 20):
         step(learner, optimizer, batch, passes=2)
         assert is_what_it_is(learner)
+
+
+def test_a_scaled_loss_is_not_carried_along_scaled() -> None:
+    learner, optimizer = in_third_task(WIDTHS[0], plain)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for x, y in data(2, 20):
+        optimizer.zero_grad()
+        scaler.scale(functional.cross_entropy(learner.model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert is_what_it_is(learner)
+
+
+def test_hooks_of_others_on_either_side_of_ours_are_noticed() -> None:
+    learner, optimizer = in_third_task(WIDTHS[0], plain)
+
+    def halve(*_: Any) -> None:
+        for weight in learner.model.parameters():
+            weight.grad.mul_(0.5)  # type: ignore[union-attr]
+
+    def clamp(*_: Any) -> None:
+        for weight in learner.model.parameters():
+            weight.data.clamp_(-0.2, 0.2)
+
+    optimizer.register_step_pre_hook(halve)
+    optimizer.register_step_post_hook(clamp)
+    for batch in data(2, 20):
+        step(learner, optimizer, batch)
+        assert is_what_it_is(learner)
+
+
+def test_in_half_precision_it_is_not_carried() -> None:
+    learner, optimizer = in_third_task(WIDTHS[0], plain)
+    learner.end_task(data(2, 20))
+    learner.model.bfloat16()
+    loader = [(x.bfloat16(), y) for x, y in data(3, 20)]
+    optimizer = begin(learner, loader, plain)
+    for batch in loader:
+        step(learner, optimizer, batch)
+        assert all(layer.carried() is None for layer in learner.layers.values())
+
+
+def test_nothing_is_left_of_it_when_the_task_is_over() -> None:
+    learner, optimizer = in_third_task(WIDTHS[0], plain)
+    step(learner, optimizer, data(2, 20)[0])
+    learner.end_task(data(2, 20))
+    for layer in learner.layers.values():
+        assert layer.held is None
+        assert layer.carried() is None
+        assert layer.gradient_along is None
 
 
 @pytest.mark.parametrize("tasks", [(0,), (1,), (2, 1), (1, 2)])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from cuber.device import full_precision
 from cuber.subspace import Projector, Reading, Scaling
@@ -36,9 +37,7 @@ class ProjectedProduct:
         self._covered = None if covered is None else covered.nonzero().flatten()
         """Which columns of the scaling are the protected ones, if all of these are among them; the rest are free."""
         self._uncovered = None if covered is None else (~covered).nonzero().flatten()
-        self._given: list[tuple[int, int]] = []
-        self._along: Tensor | None = None
-        self._kept: list[Any] = []
+        self._given: tuple[bool, Tensor | None] = False, None
 
     def __call__(
         self, vectors: Tensor, weight: Tensor, bias: Tensor | None, scaled: HeldScaling | None = None
@@ -62,24 +61,17 @@ class ProjectedProduct:
         """What of it is along the free columns, if that can be told."""
         return None if self._uncovered is None or self.free is None else seen[:, self._uncovered]
 
-    def give(self, gradients: list[Tensor], along: Tensor | None) -> None:
-        """Remember these gradients; their memory is kept, so that nothing else can come to lie there."""
-        self._kept = [gradient.untyped_storage() for gradient in gradients]
-        self._given, self._along = list(map(mark, gradients)), along
+    def give(self, along: Tensor | None) -> None:
+        """A gradient has been given; so it is along the free columns, if that is known."""
+        self._given = True, along
 
-    def take(self) -> tuple[list[tuple[int, int]], Tensor | None]:
-        """The marks of the gradients given last, and what they are along the free columns; both are then forgotten."""
-        given, along = self._given, self._along
-        self._given, self._along, self._kept = [], None, []
-        return given, along
+    def take(self) -> tuple[bool, Tensor | None]:
+        """Whether a gradient has been given since this was last asked, and what the last is along the free columns."""
+        given, self._given = self._given, (False, None)
+        return given
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_given": [], "_along": None, "_kept": []}
-
-
-def mark(tensor: Tensor) -> tuple[int, int]:
-    """Where a tensor lies, and how often it has been changed there."""
-    return tensor.data_ptr(), tensor._version
+        return {**self.__dict__, "_given": (False, None)}
 
 
 class _Product(torch.autograd.Function):
@@ -105,12 +97,14 @@ class _Product(torch.autograd.Function):
                 turned, moved = along @ reading.turn.mT, moved.to(along)
                 y = y + turned @ moved.mT
         ctx.product, ctx.scaled = product, scaled
-        ctx.save_for_backward(vectors, weight, bias, applied, seen, turned, moved)
+        ctx.save_for_backward(vectors, weight, bias, matrix, applied, seen, turned, moved)
         return y
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, weight, bias, applied, seen, turned, moved = ctx.saved_tensors
+        vectors, weight, bias, matrix, applied, seen, turned, moved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody differentiates twice, and we hold constant what is not
+            return *_long_way(ctx.scaled, delta, vectors, weight, bias, matrix), None, None
         with full_precision(weight.device):
             # An autocast may have made halves of them; what protects old tasks is computed in full.
             delta, vectors = delta.to(weight.dtype), vectors.to(weight.dtype)
@@ -122,13 +116,14 @@ class _Product(torch.autograd.Function):
                 if reading.turns:
                     back = back + (delta @ moved.to(weight.dtype)) @ reading.turn
                     vectors = vectors + turned.to(weight.dtype) @ reading.free.mT
-                seen = seen.to(weight.dtype)
-                of_matrix = (back.mT @ seen).mul_(scaling.root)
+                of_matrix = (back.mT @ seen.to(weight.dtype)).mul_(scaling.root)
                 if of_vectors is not None:
                     of_vectors = torch.addmm(of_vectors, back @ applied, scaling.basis.mT)
             of_weight = of_bias = None
             if ctx.needs_input_grad[1]:
                 product: ProjectedProduct = ctx.product
+                if seen is not None and seen.dtype != weight.dtype:
+                    seen = None  # half of what is known is not good enough
                 rows, inside = delta.mT, product.outside(vectors, seen)
                 of_weight = rows @ (inside if bias is None else inside[:, :-1])
                 of_bias = None if bias is None else rows @ inside[:, -1]
@@ -137,8 +132,7 @@ class _Product(torch.autograd.Function):
                     along = along + turned.to(along)
                 elif product.free is not None:
                     along = inside @ product.free.to(inside)
-                given = [of_weight] if of_bias is None else [of_weight, of_bias]
-                product.give(given, None if along is None else rows @ along)
+                product.give(None if along is None else rows @ along)
         return of_vectors, of_weight, of_bias, of_matrix, None, None
 
 
@@ -149,14 +143,17 @@ class _ScaledWeight(torch.autograd.Function):
         with full_precision(weight.device):
             applied, read = scaling.applied if scaling.shares else scaling.matrix, reading.after(moved)
             ctx.product, ctx.scaled = product, scaled
-            ctx.save_for_backward(applied, read)
+            ctx.save_for_backward(weight, matrix, applied, read)
             return torch.addmm(weight, read @ applied, scaling.basis.mT)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        applied, read = ctx.saved_tensors
+        weight, matrix, applied, read = ctx.saved_tensors
         product: ProjectedProduct = ctx.product
         scaling, reading, _ = ctx.scaled
+        if torch.is_grad_enabled():
+            scaled = scaling.weight(weight, matrix)
+            return *torch.autograd.grad(scaled, [weight, matrix], gradient, create_graph=True), None, None
         with full_precision(gradient.device):
             seen = gradient @ scaling.basis
             of_matrix = (read.mT @ seen).mul_(scaling.root)
@@ -168,8 +165,27 @@ class _ScaledWeight(torch.autograd.Function):
                     gradient = torch.addmm(gradient, of_moved, reading.free.mT)
                     along = None if along is None else along + of_moved
                 of_weight = product.outside(gradient, seen)
-                product.give([of_weight], along)
+                product.give(along)
         return of_weight, of_matrix, None, None
+
+
+def _long_way(scaled: HeldScaling | None, delta: Tensor, *inputs: Tensor | None) -> list[Tensor | None]:
+    """The gradients of vectors, weight, bias and M as they are, not projected, for autograd to follow."""
+    vectors, weight, bias, matrix = inputs
+    assert vectors is not None
+    assert weight is not None
+    y = multiplied(vectors if scaled is None else scaled.scaling.input(vectors, matrix), weight, bias)
+    asked = [one is not None and one.requires_grad for one in inputs]
+    wanted = [one for one, asks in zip(inputs, asked, strict=True) if one is not None and asks]
+    found = iter(torch.autograd.grad(y, wanted, delta, create_graph=True))
+    return [next(found) if asks else None for asks in asked]
+
+
+def multiplied(vectors: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``[W | b] x`` for vectors that end in what the bias is the weight of, if there is one."""
+    if bias is None:
+        return functional.linear(vectors, weight)
+    return functional.linear(vectors[..., :-1], weight) + vectors[..., -1:] * bias
 
 
 def _against(delta: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import debug_unwrap
-from torch.nn import functional
 
 from cuber.device import full_precision
-from cuber.layers.product import HeldScaling, ProjectedProduct, mark
+from cuber.layers.product import HeldScaling, ProjectedProduct, multiplied
 from cuber.layers.rule import Rule
 from cuber.subspace import Held, Reading, Scaling
 
@@ -42,8 +41,9 @@ class ProtectedLayer:
         """Set while the gradient that training gives to the weight is to be projected."""
         self._held: Held | None = None
         self._reading: Reading | None = None
+        self._holding: nn.Parameter | None = None
         self._moved: tuple[list[tuple[int, int]] | None, Tensor] | None = None
-        """The weight's marks, and how far it had moved then; no marks: those it has when somebody next asks."""
+        """The weight's marks, and how far it had moved then; no marks: it is to be looked at before it is believed."""
         self.gradient_along: Tensor | None = None
         """The present ``.grad`` along the free columns, if the backward pass has told: out x f."""
         self.observer: Observer | None = None
@@ -94,15 +94,20 @@ class ProtectedLayer:
             parameter.grad = value.clone() if parameter.grad is None else parameter.grad.copy_(value)
 
     def is_projected(self) -> bool:
-        """Whether the present ``.grad`` came out of the backward pass projected, and still is."""
-        given, along = self.product.take() if self.product is not None else ([], None)
-        self.gradient_along = None
-        if self.product is None or not given:
+        """Whether the present ``.grad`` came out of the backward pass projected, and still is: that is looked at."""
+        given, self.gradient_along = self.product.take() if self.product is not None else (False, None)
+        gradients = [parameter.grad for parameter in self.parameters]
+        if self.product is None or not given or any(gradient is None for gradient in gradients):
             return False
-        if given == [mark(p.grad) for p in self.parameters if p.grad is not None]:
-            self.gradient_along = along
-            return True
-        return not self.product.projector.changes(self.gradient())
+        projector = self.product.projector
+        return projector.passes(self.times(gradients, projector.probe))  # type: ignore[arg-type]
+
+    def times(self, tensors: list[Tensor], columns: Tensor) -> Tensor:
+        """``join(tensors) @ columns``, without joining them: they are large, the columns few."""
+        matrix = self.rule.matrix(tensors[0])
+        columns = columns.to(matrix)
+        product = matrix @ columns[: matrix.shape[1]]
+        return product + tensors[1].unsqueeze(1) * columns[-1] if self.with_bias else product
 
     @torch.no_grad()
     def add_gradient(self, coordinates: Tensor, free: Tensor, times: float) -> None:
@@ -154,7 +159,7 @@ class ProtectedLayer:
             return product(vectors, *weight_and_bias, known)
         if scaling:
             vectors = scaling.input(vectors)
-        multiply = product if product is not None and self._saves(product, vectors) else _product
+        multiply = product if product is not None and self._saves(product, vectors) else multiplied
         return multiply(vectors, *weight_and_bias)
 
     @property
@@ -177,54 +182,48 @@ class ProtectedLayer:
 
     @held.setter
     def held(self, held: Held | None) -> None:
-        self._held, self._reading, self._moved = held, None, None
+        self._held, self._holding = held, self.parameter
+        self._reading = self._moved = self.gradient_along = None
 
     def _held_scaling(self, scaling: Scaling) -> HeldScaling | None:
-        """What is known of the scaling that is being learnt, while its weight is held; of no other task's."""
-        if self._held is None or not scaling.matrix.requires_grad:
+        """What is known of the scaling that is being learnt, while its weight is held; not of another task's."""
+        weight = self.parameter
+        if self._held is None or weight is not self._holding or not scaling.matrix.requires_grad:
             return None
-        if self._reading is None:
-            with torch.no_grad(), full_precision(self.parameter.device):
+        if self._reading is None or self._reading.anchored.dtype != weight.dtype:
+            with torch.no_grad(), full_precision(weight.device):
                 self._reading = Reading(self._held, scaling.left)
         return HeldScaling(scaling, self._reading, self.moved(self._held))
 
+    # How far the weight has come along its free columns since the task began, out x f
+
     def moved(self, held: Held) -> Tensor:
-        """How far the weight has come along its free columns since the task began, out x f."""
+        """What it is: what is carried along, if one look at the weight agrees with it, or a longer look."""
         if held.still is not None:
             return held.still
-        known = self.known_move()
-        if known is None:
+        now = [(parameter.data_ptr(), parameter._version) for parameter in self.parameters]
+        then, moved = self._moved or ([], held.free)
+        if then != now:
             with torch.no_grad(), full_precision(self.parameter.device):
-                known = held.moved(self.matrix())
-            self._moved = self._marks(), known
-        return known
-
-    def known_move(self) -> Tensor | None:
-        """As ``moved``, if that is known without a look at the weight: it has not been changed since."""
-        if self._moved is None:
-            return None
-        (then, moved), now = self._moved, self._marks()
-        if then is None:
+                if then is not None or not held.agrees(self.times(list(self.parameters), held.direction), moved):
+                    moved = held.moved(self.matrix())
             self._moved = now, moved
-        return moved if then in (None, now) else None
+        return moved
 
-    def recall_move(self, moved: Tensor) -> None:
-        """Somewhere else the weight was known to have moved so far, before it was brought here."""
-        self._moved = None, moved
-
-    def ready_to_carry(self) -> None:
-        """Before a step: what is to be carried along must be known now."""
-        if self.gradient_along is not None and self.known_move() is None:
-            self.gradient_along = None
+    def carried(self) -> Tensor | None:
+        """What was carried along by the last step, to be remembered."""
+        return self._moved[1] if self._moved is not None and self._moved[0] is None else None
 
     def carry(self, times: float) -> None:
         """A step has added so many times the gradient to the weight: no need to look at all of it again."""
-        if self._moved is not None and self.gradient_along is not None:
-            moved = torch.add(self._moved[1], self.gradient_along.to(self._moved[1]), alpha=times)
-            self._moved = self._marks(), moved
+        if self._moved is not None and self.gradient_along is not None and self.parameter.element_size() >= 4:
+            moved = self._moved[1]  # in half precision, weights do not go where they are told
+            self._moved = None, torch.add(moved, self.gradient_along.to(moved), alpha=times)
+        self.gradient_along = None
 
-    def _marks(self) -> list[tuple[int, int]]:
-        return [mark(parameter) for parameter in self.parameters]
+    def recall(self, moved: Tensor | None) -> None:
+        """Somewhere else it was carried so far; None: look anew."""
+        self._moved = None if moved is None else (None, moved)
 
     def _product_for(self, module: nn.Module, x: Tensor) -> ProjectedProduct | None:
         """While the layer is trained, its product with a projected gradient."""
@@ -261,20 +260,15 @@ class ProtectedLayer:
         return torch.cat([vectors, vectors.new_ones(*vectors.shape[:-1], 1)], dim=-1)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy of the model keeps what it computes, not who was watching.
-        return {**self.__dict__, "observer": None, "_reading": None, "_moved": None}
+        # A copy of the model keeps what it computes, not who was watching or holding it.
+        left = ("observer", "product", "gradient_along", "_held", "_holding", "_reading", "_moved")
+        return {**self.__dict__, **dict.fromkeys(left)}
 
 
 def _gradient_of(parameter: nn.Parameter) -> Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
-
-
-def _product(vectors: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is None:
-        return functional.linear(vectors, weight)
-    return functional.linear(vectors[..., :-1], weight) + vectors[..., -1:] * bias
 
 
 class Attached:

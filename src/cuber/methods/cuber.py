@@ -82,7 +82,6 @@ class CUBER(TRGP):
                 value, pull = restraint(layer.moved(held))
                 layer.add_gradient(pull, held.free, strength)
                 added = strength * value if added is None else added + strength * value
-            layer.ready_to_carry()
         return added
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -166,7 +165,7 @@ class CUBER(TRGP):
                 {name: vars(gradient).copy() for name, gradient in by_layer.items()} for by_layer in self.gradients
             ],
             "energies": self.energies,
-            "moved": {name: moved for name, layer in self.layers.items() if (moved := layer.known_move()) is not None},
+            "moved": {name: moved for name, layer in self.layers.items() if (moved := layer.carried()) is not None},
         }
 
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -182,7 +181,7 @@ class CUBER(TRGP):
         ]
         super()._restore(state)
         for name, moved in state["moved"].items():
-            self.layers[name].recall_move(moved.to(self.device))
+            self.layers[name].recall(moved.to(self.device))
 
     def memory_bytes(self) -> dict[str, int]:
         gradients = (gradient for by_layer in self.gradients for gradient in by_layer.values())

@@ -140,6 +140,7 @@ class GPM(LayerwiseMethod):
     def _settle_layers(self) -> None:
         for name, layer in self.layers.items():
             projector, reference = self._projectors[name], self._references.get(name, self._anchors[name])
+            layer.recall(None)
             if projector.rank and layer.trains:
                 layer.set_matrix(reference + projector(layer.matrix() - reference))
 
@@ -233,6 +234,12 @@ class GPM(LayerwiseMethod):
         self._references = {name: reference.to(self.device) for name, reference in state["references"].items()}
         for name in self._anchors:
             self._protect(name)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.task is not None:  # layers leave behind what held them
+            for name in self._anchors:
+                self._protect(name)
 
     def memory_bytes(self) -> dict[str, int]:
         bases = sum(pool.basis.nbytes + pool.owners.nbytes for pool in self.memory.values())

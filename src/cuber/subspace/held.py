@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
+
+DISAGREEMENT = 1e-4
+"""So much of it, what is carried along may differ from what the weight says."""
 
 
 @dataclass(eq=False)
@@ -26,6 +30,29 @@ class Held:
         """``(W - anchor) free``: how far the weight has come along the free columns."""
         return (weight - self.anchor).to(self.free.dtype) @ self.free if self.still is None else self.still
 
+    @cached_property
+    def probe(self) -> Tensor:
+        """A direction drawn from the free ones, in their coordinates: f x 1."""
+        drawn = torch.randn(self.free.shape[1], 1, generator=torch.Generator().manual_seed(0)).to(self.free)
+        return drawn / drawn.norm()
+
+    @cached_property
+    def direction(self) -> Tensor:
+        """The same in the weight's own space: d x 1."""
+        return self.free @ self.probe
+
+    def agrees(self, read: Tensor, moved: Tensor) -> bool:
+        """Whether a weight may have moved so far, judged by ``W direction``."""
+        expected = moved @ self.probe
+        error = (read - self._at_anchor).to(expected) - expected
+        rounding = 100 * torch.finfo(self.anchor.dtype).eps
+        allowed = DISAGREEMENT * expected.norm() + rounding * self._at_anchor.norm()
+        return bool(error.norm() <= allowed)
+
+    @cached_property
+    def _at_anchor(self) -> Tensor:
+        return self.anchor @ self.direction.to(self.anchor)
+
 
 class Reading:
     """What is read of a held weight, ``W L``, for an L (d x q) out of the pool's columns.
@@ -35,7 +62,7 @@ class Reading:
 
     def __init__(self, held: Held, left: Tensor) -> None:
         self.free = held.free.to(left)
-        self.anchored = held.anchor @ left
+        self.anchored = held.anchor.to(left) @ left
         self.turn = self.free.mT @ left
         """What a move along the free columns is in what is read: f x q."""
         self.turns = len(self.turn) > 0

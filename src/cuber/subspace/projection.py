@@ -44,17 +44,23 @@ class Projector:
         """How many columns it multiplies with: its cost."""
         return self._columns.shape[1]
 
-    def changes(self, matrix: Tensor) -> bool:
-        """Whether it would take anything out of ``matrix``, judged by one direction drawn from the protected ones."""
-        if self.rank == 0:
-            return False
+    @property
+    def probe(self) -> Tensor:
+        """Two directions, d x 2: one drawn from the protected ones, one from the others."""
         if self._probe is None:
-            drawn = torch.randn(len(self._columns), generator=torch.Generator().manual_seed(0)).to(self._columns)
-            self._probe = drawn - self(drawn.unsqueeze(0)).squeeze(0)
-            self._probe /= self._probe.norm()
-        probe = self._probe.to(matrix)
-        allowed = torch.finfo(matrix.dtype).eps ** 0.5 / len(probe) ** 0.5
-        return bool((matrix @ probe).norm() > allowed * matrix.norm())
+            generator = torch.Generator().manual_seed(0)
+            drawn = torch.randn(2, len(self._columns), generator=generator).to(self._columns)
+            outside = self(drawn)
+            pair = torch.stack([(drawn - outside)[0], outside[1]])
+            self._probe = (pair / pair.norm(dim=1, keepdim=True).clamp_min(1e-30)).T.contiguous()
+        return self._probe
+
+    def passes(self, seen: Tensor) -> bool:
+        """Whether a matrix has nothing to take out, judged by ``matrix @ probe``."""
+        if self.rank == 0:
+            return True
+        inside, outside = torch.linalg.vector_norm(seen, dim=0).tolist()
+        return bool(inside <= torch.finfo(seen.dtype).eps ** 0.5 * outside)
 
 
 def complement(basis: Tensor) -> Tensor:

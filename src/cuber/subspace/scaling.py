@@ -90,13 +90,15 @@ class Scaling:
         """A copy of what has been learnt so far."""
         return LearntScaling(tasks, self.matrix.detach().clone(), self.supports)
 
-    def input(self, vectors: Tensor) -> Tensor:
+    def input(self, vectors: Tensor, matrix: Tensor | None = None) -> Tensor:
         """``x~`` for every vector, the last dimension of a tensor of any shape: ``W~ x = W x~``."""
-        return vectors + ((vectors @ self.basis) @ self.applied.mT) @ self.left.mT
+        applied = self.applied if matrix is None else matrix * self.root
+        return vectors + ((vectors @ self.basis) @ applied.mT) @ self.left.mT
 
-    def weight(self, weight: Tensor) -> Tensor:
-        """``W~``."""
-        return weight + ((weight @ self.left) @ self.applied) @ self.basis.mT
+    def weight(self, weight: Tensor, matrix: Tensor | None = None) -> Tensor:
+        """``W~``; with another M than its own, if one is given."""
+        applied = self.applied if matrix is None else matrix * self.root
+        return weight + ((weight @ self.left) @ applied) @ self.basis.mT
 
     def follow(self, weight: Tensor) -> None:
         """Go where the weight has gone, when a model is moved to another device or type."""
