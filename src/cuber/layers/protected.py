@@ -96,18 +96,20 @@ class ProtectedLayer:
     def is_projected(self) -> bool:
         """Whether the present ``.grad`` came out of the backward pass projected, and still is: that is looked at."""
         given, self.gradient_along = self.product.take() if self.product is not None else (False, None)
-        gradients = [parameter.grad for parameter in self.parameters]
-        if self.product is None or not given or any(gradient is None for gradient in gradients):
+        if self.product is None or not given:
             return False
+        gradients = [_gradient_of(parameter) for parameter in self.parameters]
         projector = self.product.projector
-        return projector.passes(self.times(gradients, projector.probe))  # type: ignore[arg-type]
+        return projector.passes(*self.along(gradients, *projector.probes))
 
-    def times(self, tensors: list[Tensor], columns: Tensor) -> Tensor:
-        """``join(tensors) @ columns``, without joining them: they are large, the columns few."""
+    def along(self, tensors: list[Tensor], *directions: Tensor) -> list[Tensor]:
+        """``join(tensors) @ direction`` for each, without joining; one by one, which is faster than a thin product."""
         matrix = self.rule.matrix(tensors[0])
-        columns = columns.to(matrix)
-        product = matrix @ columns[: matrix.shape[1]]
-        return product + tensors[1].unsqueeze(1) * columns[-1] if self.with_bias else product
+        if matrix.dtype != directions[0].dtype:
+            directions = tuple(direction.to(matrix) for direction in directions)
+        if not self.with_bias:
+            return [matrix.mv(direction) for direction in directions]
+        return [matrix.mv(direction[:-1]) + tensors[1] * direction[-1] for direction in directions]
 
     @torch.no_grad()
     def add_gradient(self, coordinates: Tensor, free: Tensor, times: float) -> None:
@@ -205,7 +207,7 @@ class ProtectedLayer:
         then, moved = self._moved or ([], held.free)
         if then != now:
             with torch.no_grad(), full_precision(self.parameter.device):
-                if then is not None or not held.agrees(self.times(list(self.parameters), held.direction), moved):
+                if then is not None or not held.agrees(self.along(list(self.parameters), held.direction)[0], moved):
                     moved = held.moved(self.matrix())
             self._moved = now, moved
         return moved

@@ -32,13 +32,13 @@ class Held:
 
     @cached_property
     def probe(self) -> Tensor:
-        """A direction drawn from the free ones, in their coordinates: f x 1."""
-        drawn = torch.randn(self.free.shape[1], 1, generator=torch.Generator().manual_seed(0)).to(self.free)
+        """A direction drawn from the free ones, in their coordinates."""
+        drawn = torch.randn(self.free.shape[1], generator=torch.Generator().manual_seed(0)).to(self.free)
         return drawn / drawn.norm()
 
     @cached_property
     def direction(self) -> Tensor:
-        """The same in the weight's own space: d x 1."""
+        """The same in the weight's own space."""
         return self.free @ self.probe
 
     def agrees(self, read: Tensor, moved: Tensor) -> bool:

@@ -21,7 +21,7 @@ class Projector:
         # By the complement there are two products, but with the same columns: the second time they are in the cache.
         worth_knowing = not self._by_complement or self.rank < 1.5 * self.columns
         self._protected = protected if worth_knowing else None
-        self._probe: Tensor | None = None
+        self._probes: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, matrix: Tensor) -> Tensor:
         """The part of each row of ``matrix`` that lies outside the protected directions."""
@@ -45,22 +45,20 @@ class Projector:
         return self._columns.shape[1]
 
     @property
-    def probe(self) -> Tensor:
-        """Two directions, d x 2: one drawn from the protected ones, one from the others."""
-        if self._probe is None:
-            generator = torch.Generator().manual_seed(0)
-            drawn = torch.randn(2, len(self._columns), generator=generator).to(self._columns)
+    def probes(self) -> tuple[Tensor, Tensor]:
+        """Two directions: one drawn from the protected ones, one from the others."""
+        if self._probes is None:
+            drawn = torch.randn(2, len(self._columns), generator=torch.Generator().manual_seed(0)).to(self._columns)
             outside = self(drawn)
-            pair = torch.stack([(drawn - outside)[0], outside[1]])
-            self._probe = (pair / pair.norm(dim=1, keepdim=True).clamp_min(1e-30)).T.contiguous()
-        return self._probe
+            inside = drawn - outside
+            self._probes = inside[0] / inside[0].norm(), outside[1] / outside[1].norm().clamp_min(1e-30)
+        return self._probes
 
-    def passes(self, seen: Tensor) -> bool:
-        """Whether a matrix has nothing to take out, judged by ``matrix @ probe``."""
-        if self.rank == 0:
-            return True
-        inside, outside = torch.linalg.vector_norm(seen, dim=0).tolist()
-        return bool(inside <= torch.finfo(seen.dtype).eps ** 0.5 * outside)
+    def passes(self, inside: Tensor, outside: Tensor) -> bool:
+        """Whether a matrix has nothing to take out, judged by its products with the probes."""
+        return (
+            self.rank == 0 or inside.dot(inside).item() <= torch.finfo(inside.dtype).eps * outside.dot(outside).item()
+        )
 
 
 def complement(basis: Tensor) -> Tensor:
