@@ -43,11 +43,11 @@ def _bases_take(learner: GPM, batch: tuple[Tensor, Tensor]) -> float:
 
 
 def _representations(learner: GPM, batch: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """The matrices whose columns are the input vectors of each layer."""
+    """The matrices whose columns are the input vectors of each layer, in the precision that ours are summed in."""
     found: list[Tensor] = []
 
     def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
-        found.append(layer.vectors(module, x).T.contiguous())
+        found.append(layer.vectors(module, x).T.double())
 
     with torch.no_grad(), evaluation_mode(learner.model), observed(learner.layers.values(), observe):
         learner.loss(batch)

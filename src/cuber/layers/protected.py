@@ -100,6 +100,8 @@ class ProtectedLayer:
             return False
         gradients = [_gradient_of(parameter) for parameter in self.parameters]
         projector = self.product.projector
+        if not projector.rank:
+            return True
         return projector.passes(*self.along(gradients, *projector.probes))
 
     def along(self, tensors: list[Tensor], *directions: Tensor) -> list[Tensor]:

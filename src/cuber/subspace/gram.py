@@ -30,6 +30,8 @@ class Gram:
         place = "cpu" if vectors.device.type == "mps" else vectors.device
         vectors = vectors.detach().to(place, torch.float64)
         self.count += len(vectors)
+        if self._matrix is None and not self._vectors and len(vectors) >= self.dimension:
+            self._matrix = vectors.new_zeros(self.dimension, self.dimension)
         if self._matrix is not None:
             self._matrix.addmm_(vectors.T, vectors)
             return

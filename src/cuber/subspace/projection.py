@@ -56,9 +56,8 @@ class Projector:
 
     def passes(self, inside: Tensor, outside: Tensor) -> bool:
         """Whether a matrix has nothing to take out, judged by its products with the probes."""
-        return (
-            self.rank == 0 or inside.dot(inside).item() <= torch.finfo(inside.dtype).eps * outside.dot(outside).item()
-        )
+        allowed = torch.finfo(inside.dtype).eps
+        return bool(inside.dot(inside).item() <= allowed * outside.dot(outside).item())
 
 
 def complement(basis: Tensor) -> Tensor:
