@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,15 +44,18 @@ class Held:
 
     def agrees(self, read: Tensor, moved: Tensor) -> bool:
         """Whether a weight may have moved so far, judged by ``W direction``."""
-        expected = moved @ self.probe
+        expected = moved.mv(self.probe)
         error = (read - self._at_anchor).to(expected) - expected
-        rounding = 100 * torch.finfo(self.anchor.dtype).eps
-        allowed = DISAGREEMENT * expected.norm() + rounding * self._at_anchor.norm()
-        return bool(error.norm() <= allowed)
+        allowed = DISAGREEMENT * math.sqrt(expected.dot(expected).item()) + self._rounding
+        return bool(error.dot(error).item() <= allowed**2)
 
     @cached_property
     def _at_anchor(self) -> Tensor:
         return self.anchor @ self.direction.to(self.anchor)
+
+    @cached_property
+    def _rounding(self) -> float:
+        return 100 * torch.finfo(self.anchor.dtype).eps * float(self._at_anchor.norm())
 
 
 class Reading:
