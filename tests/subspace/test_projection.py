@@ -73,3 +73,22 @@ def test_a_gradient_of_another_precision_keeps_its_own(dtype: torch.dtype) -> No
     projected = Projector(basis)(gradient)
     assert projected.dtype == dtype
     assert (projected.double() - outside(gradient, basis)).norm() < 1e-2 * gradient.double().norm()
+
+
+@given(st.integers(2, 12), st.integers(1, 11), st.integers(1, 6), st.integers(0, 2**31))
+def test_what_is_inside_need_not_be_asked_twice(d: int, rank: int, rows: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(d, min(rank, d), dtype=torch.float64, generator=generator)).Q
+    projector, matrix = Projector(basis), torch.randn(rows, d, dtype=torch.float64, generator=generator)
+    assert torch.allclose(projector.knowing(matrix, matrix @ basis), projector(matrix), atol=1e-12)
+
+
+@given(st.integers(2, 12), st.integers(1, 12), st.integers(3, 6), st.integers(0, 2**31), st.floats(1, 1e3))
+def test_two_probes_tell_what_is_outside_from_what_is_not(d: int, rank: int, rows: int, seed: int, size: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(d, min(rank, d), generator=generator)).Q
+    projector = Projector(basis)
+    outside = projector(torch.randn(rows, d, generator=generator))
+    assert projector.passes(*(outside @ probe for probe in projector.probes))
+    inside = size * torch.randn(rows, basis.shape[1], generator=generator) @ basis.T
+    assert not projector.passes(*((outside + inside) @ probe for probe in projector.probes))
