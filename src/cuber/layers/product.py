@@ -70,9 +70,6 @@ class ProjectedProduct:
         given, self._given = self._given, (False, None)
         return given
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_given": (False, None)}
-
 
 class _Product(torch.autograd.Function):
     @staticmethod
@@ -85,7 +82,7 @@ class _Product(torch.autograd.Function):
         scaled: HeldScaling | None,
         product: ProjectedProduct,
     ) -> Tensor:
-        y = vectors @ weight.mT if bias is None else vectors[:, :-1] @ weight.mT + vectors[:, -1:] * bias
+        y = multiplied(vectors, weight, bias)
         applied = seen = turned = moved = None
         if scaled is not None:
             scaling, reading, moved = scaled

@@ -30,7 +30,7 @@ from cuber.subspace import (
 )
 
 MOST = 0.9
-"""Of a pool's columns."""
+"""From this share of a pool's columns on, a scaling is about all of them."""
 
 
 @dataclass(eq=False, repr=False)
