@@ -37,7 +37,7 @@ def data(task: int, shape: tuple[int, ...], dtype: torch.dtype) -> list[tuple[Te
 def in_third_task(name: str, kind: type[TRGP] = TRGP, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
     torch.manual_seed(1)
     build, shape = MODELS[name]
-    learner = kind(build().to(dtype), eps1=0.0, threshold=0.8, **settings)
+    learner = kind(build().to(dtype), **{"eps1": 0.0, "threshold": 0.8, **settings})
     for task in range(3):
         loader = data(task, shape, dtype)
         learner.begin_task(loader, functional.cross_entropy)
@@ -81,7 +81,9 @@ def test_gradients_that_are_changed_unseen_by_autograd_are_projected_again(name:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_in_mixed_precision_protection_is_whole(name: str) -> None:
-    learner, optimizer, loader = in_third_task(name)
+    """With so few columns that what is known along them is used to project."""
+    learner, optimizer, loader = in_third_task(name, threshold=0.3)
+    assert all(projector._protected is not None for projector in learner._projectors.values())
     for x, y in loader * 4:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
