@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
+from cuber.layers.patches import Patches
 from cuber.layers.rule import Rule, register
 
 
@@ -15,25 +16,21 @@ from cuber.layers.rule import Rule, register
 class ConvolutionRule(Rule):
     @staticmethod
     def vectors(layer: nn.Module, x: Tensor) -> Tensor:
-        """Patches in the order of ``weight.flatten(1)``.
+        return ConvolutionRule.patches(layer, x).vectors()
 
-        With groups, the patches of all groups lie in one space of in_channels / groups * kernel size dimensions:
+    @staticmethod
+    def patches(layer: nn.Module, x: Tensor) -> Patches:
+        """With groups, the patches of all groups lie in one space of in_channels / groups * kernel size dimensions:
         each group is protected on what any of them sees.
         """
         conv = cast(_ConvNd, layer)
-        spatial = len(conv.kernel_size)
-        if x.dim() == spatial + 1:
+        if x.dim() == len(conv.kernel_size) + 1:
             x = x.unsqueeze(0)
         # For every kind of padding, 'same' included, torch keeps what to add on each side, last dimension first.
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         x = functional.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
-        for dim, (kernel, stride, dilation) in enumerate(
-            zip(conv.kernel_size, conv.stride, conv.dilation, strict=True), start=2
-        ):
-            x = x.unfold(dim, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
-        # batch, channels, positions..., kernel... -> batch, group, positions..., channels of the group, kernel...
-        x = x.unflatten(1, (conv.groups, -1)).movedim(2, 2 + spatial)
-        return x.flatten(-(spatial + 1)).flatten(0, -2)
+        x = x.unflatten(1, (conv.groups, -1)).flatten(0, 1)
+        return Patches(x, conv.kernel_size, conv.stride, conv.dilation)
 
     @staticmethod
     def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ from torch.func import debug_unwrap
 from cuber.device import full_precision
 from cuber.layers.product import HeldScaling, ProjectedProduct, multiplied
 from cuber.layers.rule import Rule
-from cuber.subspace import Held, Reading, Scaling
+from cuber.subspace import Gram, Held, Reading, Scaling
 
 WORTHWHILE = 500_000
 """A projection of the inputs instead of the gradient must save so many multiplications."""
@@ -141,6 +141,19 @@ class ProtectedLayer:
     def vectors(self, module: nn.Module, x: Tensor) -> Tensor:
         """The input vectors in ``x``, m x d, ending in 1 where the layer has a bias."""
         return self._with_one(self.rule.vectors(module, x))
+
+    def add_vectors(self, gram: Gram, module: nn.Module, x: Tensor) -> None:
+        """Let a Gram matrix take in the input vectors in ``x``, written down only where they are few."""
+        patches = self.rule.patches(module, x)
+        if patches is None or patches.count < self.dimension:
+            gram.add(self.vectors(module, x))
+            return
+        products = patches.products()
+        if self.with_bias:
+            total = patches.total().unsqueeze(1)
+            ones = total.new_full((1, 1), patches.count)
+            products = torch.cat([torch.cat([products, total], 1), torch.cat([total, ones]).T])
+        gram.add_products(products, patches.count)
 
     def forward(self, module: nn.Module, x: Tensor) -> Tensor:
         """The forward pass with the effective weight ``W~``."""

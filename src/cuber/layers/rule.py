@@ -8,6 +8,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from cuber.layers.patches import Patches
+
 
 class Rule(ABC):
     """How one type of layer sees its input. Subclass it, register it, and the type is protected.
@@ -23,6 +25,14 @@ class Rule(ABC):
     @abstractmethod
     def vectors(layer: nn.Module, x: Tensor) -> Tensor:
         """All input vectors in ``x``, as the rows of an ``m x d`` matrix."""
+
+    @staticmethod
+    def patches(layer: nn.Module, x: Tensor) -> Patches | None:
+        """The same vectors as patches of an array, if they are: sums over them are then found faster.
+
+        Whoever overrides ``vectors`` of a rule that has these overrides them too.
+        """
+        return None
 
     @staticmethod
     @abstractmethod

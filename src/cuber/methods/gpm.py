@@ -29,8 +29,6 @@ Regimes = dict[str, dict[int, Regime]]
 """Layer name -> old task -> regime."""
 
 NOTICEABLE_DRIFT = 1e-3
-SAMPLES_AT_ONCE = 8
-"""Whose input vectors are looked at together: all patches of many images do not fit any cache."""
 STEPS_TO_SETTLE = 1000
 """Rounding adds up: after so many steps, protected directions are put back to the bit."""
 
@@ -162,8 +160,7 @@ class GPM(LayerwiseMethod):
             if wanted > 0:
                 gram = grams.setdefault(layer.name, Gram(layer.dimension))
                 whole = x.is_nested or len(x) != present or wanted >= present
-                for part in [x] if x.is_nested else (x if whole else x[:wanted]).split(SAMPLES_AT_ONCE):
-                    gram.add(layer.vectors(module, part))
+                layer.add_vectors(gram, module, x if whole else x[:wanted])
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
             for batch in batches.take(loader, self.sample_size):

@@ -5,7 +5,7 @@ per row), a basis ``d x K`` with orthonormal columns.
 """
 
 from cuber.subspace.gradient import PrunedGradient
-from cuber.subspace.gram import Gram
+from cuber.subspace.gram import Gram, in_float64
 from cuber.subspace.held import Held, Reading
 from cuber.subspace.penalty import NormRestraint, Restraint, SquaredRestraint, energy_weights
 from cuber.subspace.pool import Pool
@@ -38,6 +38,7 @@ __all__ = [
     "SquaredRestraint",
     "decide_regimes",
     "energy_weights",
+    "in_float64",
     "projection_ratios",
     "supports_of",
 ]

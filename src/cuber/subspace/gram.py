@@ -6,6 +6,12 @@ import torch
 from torch import Tensor
 
 
+def in_float64(tensor: Tensor) -> Tensor:
+    """The tensor, in the precision that is summed in; on the CPU where its device has none (Apple's GPUs)."""
+    place = "cpu" if tensor.device.type == "mps" else tensor.device
+    return tensor.detach().to(place, torch.float64)
+
+
 class Gram:
     """The sum ``M`` of ``x x'`` over input vectors x, in float64, accumulated batch by batch.
 
@@ -26,9 +32,7 @@ class Gram:
 
     def add(self, vectors: Tensor) -> None:
         """Take in the rows of ``vectors`` (m x d)."""
-        # Apple's GPUs have no float64.
-        place = "cpu" if vectors.device.type == "mps" else vectors.device
-        vectors = vectors.detach().to(place, torch.float64)
+        vectors = in_float64(vectors)
         self.count += len(vectors)
         if self._matrix is None and not self._vectors and len(vectors) >= self.dimension:
             self._matrix = vectors.new_zeros(self.dimension, self.dimension)
@@ -41,18 +45,20 @@ class Gram:
             self._matrix = stacked.T @ stacked
             self._vectors = []
 
+    def add_products(self, products: Tensor, count: int) -> None:
+        """Take in the sum of ``x x'`` over ``count`` vectors, which somebody else has computed (d x d)."""
+        for vectors in self._vectors:
+            products = products.addmm(vectors.T, vectors)
+        self._matrix = products.clone() if self._matrix is None else self._matrix + products
+        self._vectors = []
+        self.count += count
+
     def merge(self, other: Gram) -> None:
         """Take in everything that another accumulator has seen."""
         for vectors in other._vectors:
             self.add(vectors)
-        if other._matrix is None:
-            return
-        matrix = other._matrix
-        for vectors in self._vectors:
-            matrix = matrix.addmm(vectors.T, vectors)
-        self._matrix = matrix.clone() if self._matrix is None else self._matrix + matrix
-        self._vectors = []
-        self.count += other.count
+        if other._matrix is not None:
+            self.add_products(other._matrix, other.count)
 
     @property
     def matrix(self) -> Tensor:

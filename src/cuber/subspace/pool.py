@@ -85,6 +85,8 @@ class Pool:
         return taken, self._orthogonal(fresh).to(self.basis)
 
     def _orthogonal(self, directions: Tensor) -> Tensor:
+        if not self.size:
+            return directions
         basis = self.basis.to(directions)
         for _ in range(2):  # twice is enough (Kahan and Parlett)
             directions = directions - basis @ (basis.T @ directions)
