@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from cuber import batches
 from cuber.batches import Batch
@@ -69,7 +70,7 @@ class Method:
         self._shown: int | None = None
         self._sample: list[Batch] = []
         self._loss_fn: LossFunction | None = None
-        self._wrapped: dict[Optimizer, list[Any]] = {}
+        self._wrapped: dict[Optimizer, list[RemovableHandle]] = {}
         self._resumed = self._detached = False
         self._views = 0
         self._normalization = Normalization(self.model, self.norm_statistics)
@@ -117,11 +118,15 @@ class Method:
             if isinstance(optimizer, LBFGS) and not self._resumed:
                 # Its history belongs to the last task's loss, and would move what that task trained.
                 optimizer.state.clear()
-            self._wrapped[optimizer] = [
-                optimizer.register_step_pre_hook(self._on_step),
-                optimizer.register_step_post_hook(self._after_step),
-            ]
+            self._wrapped[optimizer] = list(self._hooks(optimizer))
         return optimizer
+
+    def _hooks(self, optimizer: Optimizer) -> Iterator[RemovableHandle]:
+        """What sees the steps, for those moments that the method cares about: a step may take half a millisecond."""
+        if type(self).before_step is not Method.before_step:
+            yield optimizer.register_step_pre_hook(self._on_step)
+        if type(self).after_step is not Method.after_step:
+            yield optimizer.register_step_post_hook(self._after_step)
 
     def before_step(self, optimizer: Optimizer) -> Tensor | None:
         """Gradients are there, the step is not: change them. Returns what was added to the loss, if anything."""
