@@ -13,7 +13,6 @@ from torch.optim import SGD, Optimizer
 
 from cuber import CUBER
 from cuber.layers import protected
-from cuber.subspace import Held
 
 WIDTHS = [(20, 6), (12, 30)]
 """Inputs and outputs of the first layer: fewer outputs, whose reading is known, and more, whose inputs are scaled."""
@@ -78,7 +77,7 @@ def is_what_it_is(learner: CUBER) -> bool:
     """Whether what is known of every layer's move is what a look at its weights says; something must have moved."""
     for name, layer in learner.layers.items():
         assert layer.held is not None
-        expected = Held(learner._anchors[name], layer.held.free).moved(layer.matrix().detach())
+        expected = learner.moved(name)[:, ~learner._protected_columns(name, at_start=True)]
         if not torch.allclose(layer.moved(layer.held), expected, atol=1e-12):
             return False
     return any(float(layer.moved(layer.held).norm()) > 1e-4 for layer in learner.layers.values() if layer.held)
@@ -217,9 +216,9 @@ def test_a_backward_pass_as_another_task_gets_past_nothing(tasks: tuple[int, ...
                 functional.cross_entropy(model.train()(x), y).backward()
         optimizer.step()
     assert is_what_it_is(learner)
-    for name, layer in learner.layers.items():
+    for name in learner.layers:
         protected = learner._protected_columns(name)
-        moved = (layer.matrix().detach() - learner._anchors[name]) @ learner.memory[name].basis
+        moved = learner.moved(name)
         assert moved[:, protected].norm() < 1e-10 < 1e-4 < moved[:, ~protected].norm() or not bool((~protected).any())
 
 

@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuber.subspace import Held
+from cuber.subspace import Held, PartlyHeld, Projector
 
 
-def moved_weight(dtype: torch.dtype, size: float) -> tuple[Held, Tensor, Tensor]:
+def moved_weight(dtype: torch.dtype, size: float) -> tuple[PartlyHeld, Tensor, Tensor]:
     """A weight that has moved along free columns, and outside of the pool; and how far."""
     generator = torch.Generator().manual_seed(1)
     pool = torch.linalg.qr(torch.randn(20, 9, dtype=torch.float64, generator=generator)).Q
-    held = Held(torch.randn(6, 20, generator=generator).to(dtype), pool[:, 5:].to(dtype))
+    anchor = torch.randn(6, 20, generator=generator).to(dtype)
+    held = PartlyHeld(pool.to(dtype), anchor, pool[:, 5:].to(dtype))
     moved = size * torch.randn(6, 4, generator=generator).to(dtype)
     outside = torch.randn(6, 20, dtype=torch.float64, generator=generator) @ (torch.eye(20).double() - pool @ pool.T)
     return held, held.anchor + moved @ held.free.T + outside.to(dtype), moved
@@ -33,7 +34,43 @@ def test_what_is_wrong_is_not(times: float) -> None:
     assert not held.agrees(weight @ held.direction, times * moved)
 
 
-def test_where_nothing_is_free_nothing_moves() -> None:
-    held = Held(torch.randn(3, 5), torch.zeros(5, 0))
-    assert held.moved(torch.randn(3, 5)).shape == (3, 0)
-    assert held.still is not None
+def held_pool(rank: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a weight was, where it has gone, and a pool."""
+    generator = torch.Generator().manual_seed(seed)
+    pool = torch.linalg.qr(torch.randn(12, rank, dtype=torch.float64, generator=generator)).Q
+    anchor, weight = torch.randn(2, 5, 12, dtype=torch.float64, generator=generator)
+    return anchor, weight, pool
+
+
+@pytest.mark.parametrize("rank", [1, 6, 7, 11, 12])
+@pytest.mark.parametrize("often", [False, True])
+def test_a_held_weight_is_put_back_along_the_pool_and_nowhere_else(rank: int, often: bool) -> None:
+    anchor, weight, pool = held_pool(rank, seed=rank)
+    held, projector = Held.at(anchor, pool), Projector(pool)
+    back = held.put_back(weight, projector, often=often)
+    assert torch.allclose(back, weight - (weight - anchor) @ pool @ pool.T, atol=1e-12)
+    assert torch.allclose(held.put_back(back, projector, often=often), back, atol=1e-12)
+    partly = PartlyHeld(pool, anchor, pool[:, :0])
+    assert torch.allclose(back, partly.put_back(weight, projector, often=often), atol=1e-12)
+    assert projector.by_complement == (rank >= 7)
+
+
+def test_what_has_become_protected_is_put_back_to_where_it_was_then() -> None:
+    anchor, weight, pool = held_pool(6, seed=0)
+    held = PartlyHeld(pool, anchor, pool[:, :2], reference=weight)
+    assert torch.allclose(held.put_back(anchor, Projector(pool), often=False) @ pool, weight @ pool)
+    assert torch.allclose(held.moved(weight), (weight - anchor) @ pool[:, :2])
+
+
+def test_how_far_a_weight_has_come_along_the_pool() -> None:
+    anchor, weight, pool = held_pool(4, seed=0)
+    for held in (Held.at(anchor, pool), PartlyHeld(pool, anchor, pool[:, :2])):
+        assert torch.allclose(held.change(weight), (weight - anchor) @ pool)
+
+
+def test_along_the_whole_pool_nothing_is_kept_twice() -> None:
+    anchor, _, pool = held_pool(4, seed=0)
+    held = Held.at(anchor, pool)
+    assert held.read(pool) is held.along
+    assert torch.allclose(held.read(pool[:, 1:3]), anchor @ pool[:, 1:3])
+    assert held.still.shape == (5, 0)

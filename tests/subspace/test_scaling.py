@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from cuber.subspace import Held, Reading, Scaling, supports_of
+from cuber.subspace import Held, PartlyHeld, Reading, Scaling, supports_of
 from tests.oracles.dense import effective_weight
 
 seeds = st.integers(0, 2**31)
@@ -145,10 +145,11 @@ def test_supports_that_save_nothing_are_not_used() -> None:
 def test_what_is_read_of_a_held_weight_is_what_it_is(seed: int, free: int, outputs: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     pool, anchor = pool_of(9, 6, generator), drawn(generator, outputs, 9)
-    held = Held(anchor, pool[:, :free])
+    held = PartlyHeld(pool, anchor, pool[:, :free]) if free else Held.at(anchor, pool)
     outside = drawn(generator, outputs, 9) @ (torch.eye(9).double() - pool @ pool.T)
     weight = anchor + drawn(generator, outputs, free) @ held.free.T + outside
     left = pool @ drawn(generator, 6, 4)
     reading = Reading(held, left)
-    assert torch.allclose(reading.after(held.moved(weight)), weight @ left, atol=1e-10)
+    moved = held.moved(weight) if isinstance(held, PartlyHeld) else held.still
+    assert torch.allclose(reading.after(moved), weight @ left, atol=1e-10)
     assert reading.turns == (free > 0)

@@ -13,7 +13,7 @@ from torch.func import debug_unwrap
 from cuber.device import full_precision
 from cuber.layers.product import HeldScaling, ProjectedProduct, multiplied
 from cuber.layers.rule import Rule
-from cuber.subspace import Gram, Held, Reading, Scaling
+from cuber.subspace import Gram, Held, PartlyHeld, Reading, Scaling
 
 WORTHWHILE = 500_000
 """A projection of the inputs instead of the gradient must save so many multiplications."""
@@ -39,7 +39,7 @@ class ProtectedLayer:
         self._scaling: Scaling | None = None
         self.product: ProjectedProduct | None = None
         """Set while the gradient that training gives to the weight is to be projected."""
-        self._held: Held | None = None
+        self._held: Held | PartlyHeld | None = None
         self._reading: Reading | None = None
         self._holding: nn.Parameter | None = None
         self._moved: tuple[list[tuple[int, int]] | None, Tensor] | None = None
@@ -193,12 +193,12 @@ class ProtectedLayer:
             _ = scaling.left, scaling.root  # made now: torch.compile could not see through the making
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> Held | PartlyHeld | None:
         """Set while the weight is held where it was, but for some free columns."""
         return self._held
 
     @held.setter
-    def held(self, held: Held | None) -> None:
+    def held(self, held: Held | PartlyHeld | None) -> None:
         self._held, self._holding = held, self.parameter
         self._reading = self._moved = self.gradient_along = None
 
@@ -214,9 +214,9 @@ class ProtectedLayer:
 
     # How far the weight has come along its free columns since the task began, out x f
 
-    def moved(self, held: Held) -> Tensor:
+    def moved(self, held: Held | PartlyHeld) -> Tensor:
         """What it is: what is carried along, if one look at the weight agrees with it, or a longer look."""
-        if held.still is not None:
+        if isinstance(held, Held):
             return held.still
         now = [(parameter.data_ptr(), parameter._version) for parameter in self.parameters]
         then, moved = self._moved or ([], held.free)

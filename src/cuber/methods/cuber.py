@@ -23,6 +23,7 @@ from cuber.subspace import (
     BACKWARD_TRANSFER,
     Gram,
     NormRestraint,
+    PartlyHeld,
     PrunedGradient,
     Restraint,
     SquaredRestraint,
@@ -154,7 +155,9 @@ class CUBER(TRGP):
         for task in self._changing(name):
             if not self.positively_correlated(task, name, gradient)[0]:
                 self.regimes[-1][name][task].fall(self.epoch + (self.check == "step"))
-                self._references[name] = self.layers[name].matrix().detach().clone()
+                held = self._held[name]
+                if isinstance(held, PartlyHeld):
+                    held.reference = self.layers[name].matrix().detach().clone()
                 self._protect(name)
 
     # What is remembered

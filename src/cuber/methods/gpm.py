@@ -23,7 +23,7 @@ from cuber.errors import CuberError, CuberWarning
 from cuber.layers import ProjectedProduct, ProtectedLayer, evaluation_mode, observed
 from cuber.methods.layerwise import LayerwiseMethod
 from cuber.methods.settings import PerLayer, for_layer, setting
-from cuber.subspace import BACKWARD_TRANSFER, Gram, Pool, Projector, Regime
+from cuber.subspace import BACKWARD_TRANSFER, Gram, Held, PartlyHeld, Pool, Projector, Regime
 
 Regimes = dict[str, dict[int, Regime]]
 """Layer name -> old task -> regime."""
@@ -49,9 +49,8 @@ class GPM(LayerwiseMethod):
         """Layer name -> its pool of basis vectors and which task owns which."""
         self.regimes: list[Regimes] = []
         """Task -> layer name -> old task -> regime."""
-        self._anchors: dict[str, Tensor] = {}
-        self._references: dict[str, Tensor] = {}
-        """Layer name -> where protected directions are held, if that is not where they were when the task began."""
+        self._held: dict[str, Held | PartlyHeld] = {}
+        """Layer name -> where its weight is held while the present task is learnt."""
         self._projectors: dict[str, Projector] = {}
         self._steps = 0
         self._open_pools()
@@ -65,10 +64,17 @@ class GPM(LayerwiseMethod):
             self._threshold(name)
             self._samples(name)
         self.regimes[self.tasks :] = [self.correlate()]
-        self._anchors = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
-        self._references = {}
+        self._held = {name: self._hold(name) for name in self.layers}
         for name in self.layers:
             self._protect(name)
+
+    def _hold(self, name: str) -> Held | PartlyHeld:
+        """A layer's weight where it is now."""
+        weight, pool = self.layers[name].matrix().detach(), self.memory[name]
+        free = ~self._protected_columns(name, at_start=True)
+        if not bool(free.any()):
+            return Held.at(weight, pool.basis)
+        return PartlyHeld(pool.basis, weight.clone(), pool.columns(free))
 
     def _open_pools(self) -> None:
         """A pool for every protected layer, and for no other."""
@@ -92,8 +98,9 @@ class GPM(LayerwiseMethod):
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._steps += 1
-        if self._steps % STEPS_TO_SETTLE == 0 or not self._steps_straight(optimizer):
-            self._settle()
+        often = not self._steps_straight(optimizer)
+        if often or self._steps % STEPS_TO_SETTLE == 0:
+            self._settle(often=often)
 
     def end_epoch(self) -> None:
         super().end_epoch()
@@ -127,26 +134,24 @@ class GPM(LayerwiseMethod):
         """Which columns of a layer's pool an old task's answers depend on."""
         return self.memory[name].owners[task]
 
-    def drift(self, name: str) -> Tensor:
-        """How far a layer's weights have moved since the present task began."""
-        return self.layers[name].matrix().detach() - self._anchors[name]
+    def moved(self, name: str) -> Tensor:
+        """How far a layer's weight has moved along each column of its pool since the present task began: out x K."""
+        return self._held[name].change(self.layers[name].matrix().detach())
 
     @torch.no_grad()
-    def _settle(self) -> None:
+    def _settle(self, *, often: bool = False) -> None:
         """Put protected directions back to where they are held."""
         with full_precision(self.device):
-            self._settle_layers()
-
-    def _settle_layers(self) -> None:
-        for name, layer in self.layers.items():
-            projector, reference = self._projectors[name], self._references.get(name, self._anchors[name])
-            layer.recall(None)
-            if projector.rank and layer.trains:
-                layer.set_matrix(reference + projector(layer.matrix() - reference))
+            for name, layer in self.layers.items():
+                projector = self._projectors[name]
+                layer.recall(None)
+                if projector.rank and layer.trains:
+                    layer.set_matrix(self._held[name].put_back(layer.matrix(), projector, often=often))
 
     def _leave_task(self) -> None:
         for layer in self.layers.values():
             layer.product = None
+        self._held = {}
         super()._leave_task()
 
     def _input_grams(self, loader: Iterable[Batch]) -> dict[str, Gram]:
@@ -187,9 +192,8 @@ class GPM(LayerwiseMethod):
     def _warn_of_drift(self) -> None:
         """Weights that somebody moved past the wrapped optimizer are worth a word."""
         for name, layer in self.layers.items():
-            held = self.memory[name].basis[:, self._protected_columns(name, at_start=True)]
-            moved = (layer.matrix().detach() - self._anchors[name]).to(held.dtype) @ held
-            share = float(moved.norm() / self._anchors[name].norm().clamp_min(1e-30))
+            moved = self.moved(name)[:, self._protected_columns(name, at_start=True)]
+            share = float(moved.norm() / layer.matrix().detach().norm().clamp_min(1e-30))
             rounding = 4 * torch.finfo(layer.parameter.dtype).eps
             if share > max(NOTICEABLE_DRIFT, rounding):
                 warnings.warn(
@@ -212,8 +216,7 @@ class GPM(LayerwiseMethod):
                 for regimes in self.regimes
             ],
             "steps": self._steps,
-            "anchors": self._anchors if self.task is not None else {},
-            "references": self._references if self.task is not None else {},
+            "held": {name: held.state() for name, held in self._held.items()},
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -230,15 +233,21 @@ class GPM(LayerwiseMethod):
             for regimes in state["regimes"]
         ]
         self._steps = state["steps"]
-        self._anchors = {name: anchor.to(self.device) for name, anchor in state["anchors"].items()}
-        self._references = {name: reference.to(self.device) for name, reference in state["references"].items()}
-        for name in self._anchors:
+        self._held = {name: self._held_as(name, kept) for name, kept in state["held"].items()}
+        for name in self._held:
             self._protect(name)
+
+    def _held_as(self, name: str, kept: dict[str, Tensor]) -> Held | PartlyHeld:
+        """From a state dict, whose tensors may be elsewhere."""
+        kept, pool = {key: tensor.to(self.device) for key, tensor in kept.items()}, self.memory[name]
+        if "along" in kept:
+            return Held(pool.basis, **kept)
+        return PartlyHeld(pool.basis, free=pool.columns(~self._protected_columns(name, at_start=True)), **kept)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self.task is not None:  # layers leave behind what held them
-            for name in self._anchors:
+            for name in self._held:
                 self._protect(name)
 
     def memory_bytes(self) -> dict[str, int]:

@@ -20,8 +20,8 @@ from cuber.methods.gpm import GPM, Regimes
 from cuber.methods.settings import setting
 from cuber.subspace import (
     NO_FORGETTING,
-    Held,
     LearntScaling,
+    PartlyHeld,
     Regime,
     Scaling,
     decide_regimes,
@@ -60,11 +60,12 @@ class TRGP(GPM):
 
     def _protect(self, name: str) -> None:
         super()._protect(name)
-        layer, projector = self.layers[name], self._projectors[name]
-        free = ~self._protected_columns(name, at_start=True)
-        layer.held = Held(self._anchors[name], self.memory[name].columns(free))
-        if projector.rank or bool(free.any()):
-            along = layer.held.free if bool(free.any()) else None
+        layer, projector, held = self.layers[name], self._projectors[name], self._held[name]
+        layer.held = held
+        moves = isinstance(held, PartlyHeld)
+        if projector.rank or moves:
+            free = ~self._protected_columns(name, at_start=True)
+            along = held.free if moves else None
             layer.product = ProjectedProduct(projector, along, self._covered(name, free))
 
     def _covered(self, name: str, free: Tensor) -> Tensor | None:
@@ -85,7 +86,7 @@ class TRGP(GPM):
         columns = self._scaled_columns(tasks, name)
         basis, owned = self._basis_of(tasks, name, columns)
         free = ~self._protected_columns(name, at_start=True)[columns]
-        supports = supports_of(self._anchors[name], basis, owned, free)
+        supports = supports_of(self.layers[name].matrix().detach(), basis, owned, free)
         return Scaling.identity(basis, owned, supports, like=self.layers[name].parameter)
 
     def _known_scaling(self, learnt: LearntScaling, name: str) -> Scaling:

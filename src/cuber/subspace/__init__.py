@@ -6,7 +6,7 @@ per row), a basis ``d x K`` with orthonormal columns.
 
 from cuber.subspace.gradient import PrunedGradient
 from cuber.subspace.gram import Gram, in_float64
-from cuber.subspace.held import Held, Reading
+from cuber.subspace.held import Held, PartlyHeld, Reading
 from cuber.subspace.penalty import NormRestraint, Restraint, SquaredRestraint, energy_weights
 from cuber.subspace.pool import Pool
 from cuber.subspace.projection import Projector
@@ -28,6 +28,7 @@ __all__ = [
     "Held",
     "LearntScaling",
     "NormRestraint",
+    "PartlyHeld",
     "Pool",
     "Projector",
     "PrunedGradient",

@@ -9,27 +9,95 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from cuber.subspace.projection import Projector
+
 DISAGREEMENT = 1e-4
 """So much of it, what is carried along may differ from what the weight says."""
 
 
 @dataclass(eq=False)
 class Held:
-    """A weight that is where it was (``anchor``) along all columns of a pool but the ``free`` ones."""
+    """A weight that is held along every column of a pool: where it was along them is all there is to know."""
 
-    anchor: Tensor
-    """out x d."""
-    free: Tensor
-    """d x f."""
+    basis: Tensor
+    """The pool's: d x K."""
+    along: Tensor
+    """Where the weight was: out x K."""
+
+    @classmethod
+    def at(cls, weight: Tensor, basis: Tensor) -> Held:
+        return cls(basis, weight.to(basis) @ basis)
+
+    @property
+    def free(self) -> Tensor:
+        """Columns along which the weight is not held: d x f."""
+        return self.basis[:, :0]
 
     @cached_property
-    def still(self) -> Tensor | None:
-        """What ``moved`` always is where nothing is free."""
-        return None if self.free.shape[1] else self.free.new_zeros(len(self.anchor), 0)
+    def still(self) -> Tensor:
+        """How far the weight has ever come along the free columns, of which there are none."""
+        return self.along.new_zeros(len(self.along), 0)
+
+    def read(self, left: Tensor) -> Tensor:
+        """What the weight was along the pool's columns, or some of them, or combinations: ``anchor L``."""
+        return self.along if left is self.basis else self.along.to(left) @ (self.basis.to(left).mT @ left)
+
+    def change(self, weight: Tensor) -> Tensor:
+        """How far the weight has come along each column of the pool."""
+        return weight.to(self.basis) @ self.basis - self.along
+
+    def put_back(self, weight: Tensor, projector: Projector, *, often: bool) -> Tensor:
+        """The weight, back where it is held in the protected directions: here, all of the pool.
+
+        ``often``: with every step, so that what can be kept for the next one is.
+        """
+        if not projector.by_complement:
+            back: Tensor = weight.to(self.basis) - self.change(weight) @ self.basis.mT
+        else:
+            back = projector(weight.to(self.basis)) + (self._inside if often else self.along @ self.basis.mT)
+        return back.to(weight)
+
+    @cached_property
+    def _inside(self) -> Tensor:
+        return self.along @ self.basis.mT
+
+    def state(self) -> dict[str, Tensor]:
+        """What must be remembered."""
+        return {"along": self.along}
+
+
+@dataclass(eq=False)
+class PartlyHeld:
+    """A weight that is held along all columns of a pool but the ``free`` ones.
+
+    How far it has come along these is told by the whole of it: a difference of products would drown small moves.
+    """
+
+    basis: Tensor
+    """The pool's: d x K."""
+    anchor: Tensor
+    """Where the weight was: out x d."""
+    free: Tensor
+    """d x f."""
+    reference: Tensor | None = None
+    """Where it is held, if that is no longer where it was."""
+
+    def read(self, left: Tensor) -> Tensor:
+        return self.anchor.to(left) @ left
+
+    def change(self, weight: Tensor) -> Tensor:
+        return (weight - self.anchor).to(self.basis) @ self.basis
+
+    def put_back(self, weight: Tensor, projector: Projector, *, often: bool) -> Tensor:
+        reference = self.anchor if self.reference is None else self.reference
+        return reference + projector(weight - reference)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"anchor": self.anchor} | ({} if self.reference is None else {"reference": self.reference})
 
     def moved(self, weight: Tensor) -> Tensor:
         """``(W - anchor) free``: how far the weight has come along the free columns."""
-        return (weight - self.anchor).to(self.free.dtype) @ self.free if self.still is None else self.still
+        return (weight - self.anchor).to(self.free.dtype) @ self.free
 
     @cached_property
     def probe(self) -> Tensor:
@@ -64,9 +132,9 @@ class Reading:
     It is known without a look at all of W: ``W L = anchor L + moved (free' L)``.
     """
 
-    def __init__(self, held: Held, left: Tensor) -> None:
+    def __init__(self, held: Held | PartlyHeld, left: Tensor) -> None:
         self.free = held.free.to(left)
-        self.anchored = held.anchor.to(left) @ left
+        self.anchored = held.read(left)
         self.turn = self.free.mT @ left
         """What a move along the free columns is in what is read: f x q."""
         self.turns = len(self.turn) > 0

@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+FAR_FEWER = 0.75
+"""The complement takes up memory, which a little time saved is not worth."""
+
 
 class Projector:
-    """``G -> G - (G U) U'`` for an orthonormal ``U``, by whichever of U and its complement has fewer columns.
+    """``G -> G - (G U) U'`` for an orthonormal ``U``, or by its complement, where that has far fewer columns.
 
     >>> outside = Projector(torch.eye(3)[:, :1])
     >>> outside(torch.ones(1, 3))
@@ -16,10 +19,10 @@ class Projector:
 
     def __init__(self, protected: Tensor) -> None:
         dimension, self.rank = protected.shape
-        self._by_complement = 2 * self.rank > dimension
-        self._columns = complement(protected) if self._by_complement else protected
+        self.by_complement = dimension - self.rank < FAR_FEWER * self.rank
+        self._columns = complement(protected) if self.by_complement else protected
         # By the complement there are two products, but with the same columns: the second time they are in the cache.
-        worth_knowing = not self._by_complement or self.rank < 1.5 * self.columns
+        worth_knowing = not self.by_complement or self.rank < 1.5 * self.columns
         self._protected = protected if worth_knowing else None
         self._probes: tuple[Tensor, Tensor] | None = None
 
@@ -28,10 +31,10 @@ class Projector:
         if self.rank == 0:
             return matrix
         columns = self._columns
-        if self._by_complement and self.columns == 0:
+        if self.by_complement and self.columns == 0:
             return torch.zeros_like(matrix)
         inside = ((matrix.to(columns.dtype) @ columns) @ columns.T).to(matrix.dtype)
-        return inside if self._by_complement else matrix - inside
+        return inside if self.by_complement else matrix - inside
 
     def knowing(self, matrix: Tensor, inside: Tensor) -> Tensor:
         """The same where ``matrix U`` is known, if that is any shorter."""

@@ -67,6 +67,8 @@ class Conditions:
             layer = self._layer(name)
             layer["first"] = {"gradient": float(gradient.norm()), "smoothness": smoothness[name]}
             layer["old"] = {old: self._conditions(name, old, gradient) for old in range(learner.tasks)}
+            for old, conditions in layer["old"].items():
+                conditions["start"] = self._along(name, old)
 
     def ending(self, loader: Iterable[Batch]) -> None:
         gradients = self.learner.mean_gradients(loader)
@@ -75,7 +77,9 @@ class Conditions:
             layer = self._layer(name)
             layer["last"] = {"gradient": float(gradient.norm()), "smoothness": smoothness[name]}
             for old, conditions in layer["old"].items():
-                conditions["agreement"] = self._agreement(name, old)
+                # What the old task gained at first order by the way that the layer went, -<g_old, w - w'>.
+                start, end = conditions["start"], self._along(name, old)
+                conditions["agreement"] = None if start is None or end is None else start - end
 
     def _conditions(self, name: str, old: int, gradient: Tensor) -> dict[str, float | None]:
         """Of an old task in a layer. None where it is not known: the old task did not come by there, say."""
@@ -94,10 +98,13 @@ class Conditions:
             "agreement": None,
         }
 
-    def _agreement(self, name: str, old: int) -> float | None:
-        """What the old task gained at first order by the way that the layer went, ``-<g_old, w - w'>``."""
-        kept, drift = self.learner.gradients[old].get(name), self.learner.drift(name)
-        return None if kept is None else -positive_correlation(kept, drift) * kept.norm * float(drift.norm())
+    def _along(self, name: str, old: int) -> float | None:
+        """``<g_old, w>``, where the old task's last gradient is known: added up in full, as differences are taken."""
+        kept = self.learner.gradients[old].get(name)
+        if kept is None:
+            return None
+        entries = kept.entries(self.learner.layers[name].matrix().detach())
+        return float((entries.cpu().double() * kept.values.cpu().double()).sum())
 
     def _layer(self, name: str) -> dict[str, Any]:
         """Where to write of a layer in the present task; of tasks that nobody looked on at there is nothing."""
