@@ -51,10 +51,11 @@ class Held:
 
         ``often``: with every step, so that what can be kept for the next one is.
         """
+        wide = weight.to(torch.promote_types(weight.dtype, self.basis.dtype))
         if not projector.by_complement:
-            back: Tensor = weight.to(self.basis) - self.change(weight) @ self.basis.mT
+            back = wide - self.change(weight) @ self.basis.mT
         else:
-            back = projector(weight.to(self.basis)) + (self._inside if often else self.along @ self.basis.mT)
+            back = projector(wide) + (self._inside if often else self.along @ self.basis.mT)
         return back.to(weight)
 
     @cached_property
