@@ -20,11 +20,13 @@ KEPT = ("bases", "scalings", "gradients", "energies")
 
 
 def measure(quick: bool) -> list[Figure]:
-    figures = [Figure(f"kept by CUBER after {TASKS} tasks, beside the dense form", _kept(), at_most=1 / 6)]
+    figures = []
+    if not quick:
+        figures.append(Figure(f"kept by CUBER after {TASKS} tasks, beside the dense form", _kept(), at_most=1 / 6))
     if not hasattr(ctypes.CDLL(None), "mallinfo2"):  # only glibc tells
         return figures
     plain = _peak(None)
-    for method in METHODS:
+    for method in ["CUBER"] if quick else METHODS:
         figures.append(Figure(f"peak memory of a step, AlexNet-5, {method}", _peak(method) / plain, at_most=1.2))
     return figures
 
