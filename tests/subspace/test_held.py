@@ -74,3 +74,16 @@ def test_along_the_whole_pool_nothing_is_kept_twice() -> None:
     assert held.read(pool) is held.along
     assert torch.allclose(held.read(pool[:, 1:3]), anchor @ pool[:, 1:3])
     assert held.still.shape == (5, 0)
+
+
+@pytest.mark.parametrize("rank", [1, 40, 100, 199, 200])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_what_has_not_moved_stays_as_it_is_to_the_bit(rank: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(rank)
+    exact = torch.promote_types(dtype, torch.float32)
+    pool = torch.linalg.qr(torch.randn(200, rank, dtype=torch.float64)).Q.to(exact)
+    weight, projector = torch.randn(50, 200).to(dtype), Projector(pool)
+    held = Held.at(weight, pool)
+    assert torch.equal(held.put_back(weight, projector, often=False), weight)
+    moved = weight.to(exact) + 1e-4 * pool[:, 0]
+    assert not torch.equal(held.put_back(moved, projector, often=False), moved)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cuber.subspace.projection import complement
+
 
 def in_float64(tensor: Tensor) -> Tensor:
     """The tensor, in the precision that is summed in; on the CPU where its device has none (Apple's GPUs)."""
@@ -91,12 +93,10 @@ class Gram:
         return coordinates.T @ coordinates
 
     def residual(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (descending) and directions (d x k) of what ``basis`` leaves unexplained."""
+        """Energies (descending) and directions (d x k, orthonormal) of what ``basis`` leaves unexplained."""
         basis = self._like_data(basis)
         if self._matrix is not None:
-            half = self._matrix - basis @ (basis.T @ self._matrix)
-            rest = half - (half @ basis) @ basis.T
-            energies, directions = torch.linalg.eigh((rest + rest.T) / 2)
+            energies, directions = _outside(self._matrix, basis)
         else:
             vectors = torch.cat(self._vectors)
             rest = vectors - (vectors @ basis) @ basis.T
@@ -106,8 +106,27 @@ class Gram:
         # What rounding alone can produce is not a direction of the data.
         real = energies > self.energy * self.dimension * torch.finfo(torch.float64).eps
         real[max(0, self.dimension - basis.shape[1]) :] = False
-        return energies[real], directions[:, real]
+        energies, directions = energies[real], directions[:, real]
+        return energies, directions if self._matrix is not None else _orthonormal(directions, basis)
 
     def _like_data(self, basis: Tensor) -> Tensor:
         data = self._matrix if self._matrix is not None else self._vectors[0]
         return basis.to(data)
+
+
+def _outside(matrix: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of a symmetric matrix as all that is orthogonal to ``basis`` sees it."""
+    if not basis.shape[1]:
+        return torch.linalg.eigh(matrix)
+    outside = complement(basis)
+    rest = outside.T @ matrix @ outside
+    energies, combinations = torch.linalg.eigh((rest + rest.T) / 2)
+    return energies, outside @ combinations
+
+
+def _orthonormal(directions: Tensor, basis: Tensor) -> Tensor:
+    """Made by a division, the directions of little energy are neither quite orthogonal to the basis nor to others."""
+    for _ in range(2):  # twice is enough (Kahan and Parlett)
+        directions = directions - basis @ (basis.T @ directions)
+        directions = torch.linalg.qr(directions).Q
+    return directions

@@ -14,6 +14,9 @@ from cuber.subspace.projection import Projector
 DISAGREEMENT = 1e-4
 """So much of it, what is carried along may differ from what the weight says."""
 
+ROUNDING = 10
+"""So many times what a number is rounded by, a weight differs from what products make of it."""
+
 
 @dataclass(eq=False)
 class Held:
@@ -56,7 +59,9 @@ class Held:
             back = wide - self.change(weight) @ self.basis.mT
         else:
             back = projector(wide) + (self._inside if often else self.along @ self.basis.mT)
-        return back.to(weight)
+        # What has not moved stays as it is, to the bit.
+        still = (back - wide).norm() <= ROUNDING * torch.finfo(self.basis.dtype).eps * wide.norm()
+        return torch.where(still, wide, back).to(weight)
 
     @cached_property
     def _inside(self) -> Tensor:

@@ -82,13 +82,4 @@ class Pool:
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
         taken[chosen[chosen < self.size].to(taken.device)] = True
         fresh = directions[:, chosen[chosen >= self.size] - self.size]
-        return taken, self._orthogonal(fresh).to(self.basis)
-
-    def _orthogonal(self, directions: Tensor) -> Tensor:
-        if not self.size:
-            return directions
-        basis = self.basis.to(directions)
-        for _ in range(2):  # twice is enough (Kahan and Parlett)
-            directions = directions - basis @ (basis.T @ directions)
-            directions = torch.linalg.qr(directions).Q
-        return directions
+        return taken, fresh.to(self.basis)
