@@ -28,7 +28,7 @@ def patches_of(samples: int, channels: int, chosen: list[tuple[int, int, int, in
 
 
 anything = st.builds(
-    patches_of, st.integers(1, 3), st.integers(1, 3), st.lists(sides, min_size=1, max_size=3), st.integers(0, 10**6)
+    patches_of, st.integers(0, 3), st.integers(1, 3), st.lists(sides, min_size=1, max_size=3), st.integers(0, 10**6)
 )
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import gcd
 
+import torch
 from torch import Tensor
 
 from cuber.subspace import in_float64
@@ -67,17 +69,17 @@ class Patches:
 
     def products(self) -> Tensor:
         """The sum of ``v v'`` over the vectors v, d x d, in float64."""
-        steps = [Step.of(*each) for each in zip(self.stride, self.dilation, strict=True)]
         numbers = self._windows(self.x)[:1].numel()
-        products: Tensor | int = 0
-        for part in self.x.split(max(1, NUMBERS_AT_ONCE // numbers)):
-            # The channels of a place beside each other: patches are then written down in long pieces.
-            beside = in_float64(part).movedim(1, -1).contiguous().movedim(-1, 1)
-            windows = self._windows(beside)
-            products = products + _products(windows, windows, steps)
-        assert isinstance(products, Tensor)
+        parts = self.x.split(max(1, NUMBERS_AT_ONCE // max(1, numbers)))
+        products = reduce(torch.add, map(self._products, parts))
         channels_first = products.movedim(self.spatial, 0).movedim(-1, 1 + self.spatial)
         return channels_first.flatten(1 + self.spatial).flatten(0, self.spatial)
+
+    def _products(self, x: Tensor) -> Tensor:
+        """Of some samples: places and channels, twice."""
+        # The channels of a place beside each other: patches are then written down in long pieces.
+        windows = self._windows(in_float64(x).movedim(1, -1).contiguous().movedim(-1, 1))
+        return _products(windows, windows, [Step.of(*each) for each in zip(self.stride, self.dilation, strict=True)])
 
     def _windows(self, x: Tensor) -> Tensor:
         """Batch, positions..., places of the kernel..., channels: not a copy."""
@@ -97,9 +99,8 @@ def _products(left: Tensor, right: Tensor, steps: Sequence[Step], dim: int = 0) 
     """
     spatial = len(steps)
     if dim == spatial:
-        count = left.shape[: 1 + spatial].numel()
-        products = left.reshape(count, -1).T @ right.reshape(count, -1)
-        return products.view(left.shape[1 + spatial :] + right.shape[1 + spatial :])
+        one, other = (windows.flatten(1 + spatial).flatten(0, spatial) for windows in (left, right))
+        return (one.T @ other).view(left.shape[1 + spatial :] + right.shape[1 + spatial :])
     place = 1 + spatial + dim  # of the windows; and of the products, those of ``right``
     step, patches, places = steps[dim], left.shape[1 + dim], left.shape[place]
     rest = places - step.shift
