@@ -48,7 +48,7 @@ def held_layer(
     supports = supports_of(anchor[:1], basis, owned, movable[scaled]) if supported else []
     layer.scaling = Scaling.identity(basis, owned, supports, like=anchor)
     layer.scaling.matrix.data = torch.randn_like(layer.scaling.matrix) * (layer.scaling.root > 0)
-    layer.held = PartlyHeld(pool, anchor, pool[:, movable]) if free else Held.at(anchor, pool)
+    layer.held = PartlyHeld(pool, anchor, pool[:, movable]) if free else Held.of(anchor, pool)
     covered = (~movable)[scaled] if covering else None
     layer.product = ProjectedProduct(Projector(pool[:, ~movable]), pool[:, movable] if free else None, covered)
     return layer, module, pool[:, movable]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -32,6 +32,8 @@ anything = st.builds(
 )
 
 
+@example(patches_of(2, 1, [(3, 1, 1, 5), (1, 2, 1, 5)], 0))
+@example(patches_of(1, 2, [(3, 1, 1, 6), (2, 5, 1, 7)], 0))  # steps larger than the kernel
 @given(anything)
 def test_products_total_and_count_are_those_of_the_vectors(patches: Patches) -> None:
     vectors = patches.vectors().double()

@@ -113,3 +113,27 @@ def test_what_is_added_later_changes_nothing_that_was_added_before() -> None:
     gram.add(vectors)
     vectors.zero_()
     assert gram.energy == 3
+
+
+@given(shapes)
+def test_many_vectors_are_taken_in_piece_by_piece(shape: tuple[int, ...]) -> None:
+    vectors = low_rank(*shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cuber.subspace.gram.NUMBERS_AT_ONCE", 1)
+        pieces = gram_of(vectors)
+    assert pieces.count == len(vectors)
+    assert torch.allclose(pieces.matrix, vectors.T @ vectors)
+
+
+def test_weak_directions_of_few_vectors_are_orthonormal_too() -> None:
+    """By the combinations alone, those that the pool explains nearly all of would be anything but."""
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.linalg.qr(torch.randn(40, 5, dtype=torch.float64, generator=generator)).Q
+    vectors = torch.randn(12, 40, dtype=torch.float64, generator=generator) * 1e-6 ** torch.linspace(
+        0, 1, 12
+    ).unsqueeze(1)
+    vectors = 1e3 * torch.randn(12, 5, dtype=torch.float64, generator=generator) @ pool.T + vectors
+    energies, directions = gram_of(vectors).residual(pool)
+    assert len(energies) == 8
+    assert torch.allclose(directions.T @ directions, torch.eye(len(energies)).double(), atol=1e-13)
+    assert torch.allclose(pool.T @ directions, torch.zeros(5, len(energies)).double(), atol=1e-13)

@@ -145,7 +145,7 @@ def test_supports_that_save_nothing_are_not_used() -> None:
 def test_what_is_read_of_a_held_weight_is_what_it_is(seed: int, free: int, outputs: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     pool, anchor = pool_of(9, 6, generator), drawn(generator, outputs, 9)
-    held = PartlyHeld(pool, anchor, pool[:, :free]) if free else Held.at(anchor, pool)
+    held = PartlyHeld(pool, anchor, pool[:, :free]) if free else Held.of(anchor, pool)
     outside = drawn(generator, outputs, 9) @ (torch.eye(9).double() - pool @ pool.T)
     weight = anchor + drawn(generator, outputs, free) @ held.free.T + outside
     left = pool @ drawn(generator, 6, 4)

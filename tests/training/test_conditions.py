@@ -218,3 +218,22 @@ def test_records_that_make_no_sense_are_damage(command, tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"agreement"', '"disagreement"'))
     (run,) = load([tmp_path / "run"])
     assert "its 'theory' makes no sense" in run.reason
+
+
+def test_records_from_before_products_were_kept_have_no_agreement() -> None:
+    learner = cuber.CUBER(small.model(2, shared_head=True), eps1=0.0)
+    observer, loss = Conditions(learner), torch.nn.functional.cross_entropy
+    for task in range(2):
+        loader = [small.blobs(task, 30)]
+        learner.begin_task(loader, loss)
+        optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1))
+        observer.began(loader)
+        loss(learner.model(loader[0][0]), loader[0][1]).backward()
+        optimizer.step()
+        for layer in observer.records[task].values():
+            for conditions in layer["old"].values():
+                del conditions["start"]
+        observer.ending(loader)
+        learner.end_task(loader)
+    agreements = [layer["old"][0]["agreement"] for layer in observer.records[1].values()]
+    assert agreements == [None] * len(learner.layers)

@@ -18,13 +18,10 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from cuber.subspace import in_float64
-
-NUMBERS_AT_ONCE = 2**21
-"""How many numbers patches are written down as at a time: enough to multiply fast, not so many as to fill memory."""
+from cuber.subspace import NUMBERS_AT_ONCE, in_float64
 
 WORTH_IT = 0.2
-"""Below which fraction of the products it is not worth while to fill them in."""
+"""Below which fraction of the products, or with edges of half of the patches, it is not worth while to fill them in."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ def _products(left: Tensor, right: Tensor, steps: Sequence[Step], dim: int = 0) 
         return (one.T @ other).view(left.shape[1 + spatial :] + right.shape[1 + spatial :])
     place = 1 + spatial + dim  # of the windows; and of the products, those of ``right``
     step, patches, places = steps[dim], left.shape[1 + dim], left.shape[place]
-    rest = places - step.shift
+    rest = max(0, places - step.shift)
     known = rest * (places if right is left else rest) / places**2
     if known < WORTH_IT or 2 * step.patches >= patches:
         return _products(left, right, steps, dim + 1)

@@ -143,7 +143,7 @@ class ProtectedLayer:
         return self._with_one(self.rule.vectors(module, x))
 
     def add_vectors(self, gram: Gram, module: nn.Module, x: Tensor) -> None:
-        """Let a Gram matrix take in the input vectors in ``x``, written down only where they are few."""
+        """Let a Gram matrix take in the input vectors in ``x``; many patches without writing them down."""
         patches = self.rule.patches(module, x)
         if patches is None or patches.count < self.dimension:
             gram.add(self.vectors(module, x))
@@ -190,7 +190,8 @@ class ProtectedLayer:
     def scaling(self, scaling: Scaling | None) -> None:
         self._scaling, self._reading = scaling, None
         if scaling is not None:
-            _ = scaling.left, scaling.root  # made now: torch.compile could not see through the making
+            with full_precision(self.parameter.device):
+                _ = scaling.left, scaling.root  # made now: torch.compile could not see through the making
 
     @property
     def held(self) -> Held | PartlyHeld | None:

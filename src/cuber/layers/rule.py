@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from cuber.errors import CuberError
 from cuber.layers.patches import Patches
 
 
@@ -30,7 +31,7 @@ class Rule(ABC):
     def patches(layer: nn.Module, x: Tensor) -> Patches | None:
         """The same vectors as patches of an array, if they are: sums over them are then found faster.
 
-        Whoever overrides ``vectors`` of a rule that has these overrides them too.
+        A rule that overrides ``vectors`` of one that has these must override them too.
         """
         return None
 
@@ -70,6 +71,11 @@ def register(*layer_types: type[nn.Module]) -> Callable[[type[Rule]], type[Rule]
     """Class decorator: this rule covers these layer types."""
 
     def enter(rule: type[Rule]) -> type[Rule]:
+        if "vectors" in vars(rule) and "patches" not in vars(rule) and rule.patches is not Rule.patches:
+            raise CuberError(
+                f"{rule.__name__} has vectors of its own but patches of another rule: override patches too, "
+                "with a function that returns None if they are no patches"
+            )
         for layer_type in layer_types:
             RULES[layer_type] = rule
         return rule

@@ -23,14 +23,14 @@ from cuber.errors import CuberError, CuberWarning
 from cuber.layers import ProjectedProduct, ProtectedLayer, evaluation_mode, observed
 from cuber.methods.layerwise import LayerwiseMethod
 from cuber.methods.settings import PerLayer, for_layer, setting
-from cuber.subspace import BACKWARD_TRANSFER, Gram, Held, PartlyHeld, Pool, Projector, Regime
+from cuber.subspace import BACKWARD_TRANSFER, ROUNDING, Gram, Held, PartlyHeld, Pool, Projector, Regime
 
 Regimes = dict[str, dict[int, Regime]]
 """Layer name -> old task -> regime."""
 
 NOTICEABLE_DRIFT = 1e-3
 STEPS_TO_SETTLE = 1000
-"""Rounding adds up: after so many steps, protected directions are put back to the bit."""
+"""Rounding adds up: after so many steps, protected directions are put back."""
 
 
 @dataclass(eq=False, repr=False)
@@ -72,9 +72,10 @@ class GPM(LayerwiseMethod):
         """A layer's weight where it is now."""
         weight, pool = self.layers[name].matrix().detach(), self.memory[name]
         free = ~self._protected_columns(name, at_start=True)
-        if not bool(free.any()):
-            return Held.at(weight, pool.basis)
-        return PartlyHeld(pool.basis, weight.clone(), pool.columns(free))
+        if bool(free.any()):
+            return PartlyHeld(pool.basis, weight.clone(), pool.columns(free))
+        with full_precision(self.device):
+            return Held.of(weight, pool.basis)
 
     def _open_pools(self) -> None:
         """A pool for every protected layer, and for no other."""
@@ -90,17 +91,32 @@ class GPM(LayerwiseMethod):
         return {name: {task: Regime() for task in range(self.tasks)} for name in self.layers}
 
     def before_step(self, optimizer: Optimizer) -> Tensor | None:
+        straight = self._steps_straight(optimizer)
         for layer in self._layers_of(optimizer):
-            projector = self._projectors[layer.name]
+            projector, held = self._projectors[layer.name], self._held[layer.name]
             if not layer.is_projected() and projector.rank:
                 layer.set_gradient(projector(layer.gradient()))
+            if not straight and isinstance(held, Held):
+                held.keep_whole(layer.matrix().detach())
         return None
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._steps += 1
-        often = not self._steps_straight(optimizer)
-        if often or self._steps % STEPS_TO_SETTLE == 0:
-            self._settle(often=often)
+        if self._steps % STEPS_TO_SETTLE == 0:
+            self._settle()
+        elif not self._steps_straight(optimizer):
+            self._settle(all_layers=False)
+
+    def _stays(self, layer: ProtectedLayer) -> bool:
+        """Whether a layer's weight is still where it is held, judged by one protected direction.
+
+        So it is with momentum; Adam's steps, and decay, leave the way of the gradients.
+        """
+        if layer.parameter.element_size() < 4:  # in half precision nothing is as exact as that
+            return False
+        direction = self._projectors[layer.name].probes[0]
+        (now,), was = layer.along(list(layer.parameters), direction), self._held[layer.name].at(direction)
+        return bool((now - was).norm() <= ROUNDING * torch.finfo(now.dtype).eps * was.norm())
 
     def end_epoch(self) -> None:
         super().end_epoch()
@@ -108,6 +124,7 @@ class GPM(LayerwiseMethod):
 
     def _finish(self, loader: Iterable[Batch]) -> None:
         self._warn_of_drift()
+        self._settle()
         self._extend(self._input_grams(loader))
 
     def _extend(self, grams: dict[str, Gram]) -> None:
@@ -136,17 +153,19 @@ class GPM(LayerwiseMethod):
 
     def moved(self, name: str) -> Tensor:
         """How far a layer's weight has moved along each column of its pool since the present task began: out x K."""
-        return self._held[name].change(self.layers[name].matrix().detach())
+        self._require_task("moved")
+        with full_precision(self.device):
+            return self._held[name].change(self.layers[name].matrix().detach())
 
     @torch.no_grad()
-    def _settle(self, *, often: bool = False) -> None:
-        """Put protected directions back to where they are held."""
+    def _settle(self, *, all_layers: bool = True) -> None:
+        """Put protected directions back to where they are held, in all layers or in those that have left it."""
         with full_precision(self.device):
             for name, layer in self.layers.items():
                 projector = self._projectors[name]
                 layer.recall(None)
-                if projector.rank and layer.trains:
-                    layer.set_matrix(self._held[name].put_back(layer.matrix(), projector, often=often))
+                if projector.rank and layer.trains and (all_layers or not self._stays(layer)):
+                    layer.set_matrix(self._held[name].put_back(layer.matrix(), projector))
 
     def _leave_task(self) -> None:
         for layer in self.layers.values():
@@ -193,7 +212,7 @@ class GPM(LayerwiseMethod):
         """Weights that somebody moved past the wrapped optimizer are worth a word."""
         for name, layer in self.layers.items():
             moved = self.moved(name)[:, self._protected_columns(name, at_start=True)]
-            share = float(moved.norm() / layer.matrix().detach().norm().clamp_min(1e-30))
+            share = float(moved.norm()) / max(self._held[name].size, 1e-30)
             rounding = 4 * torch.finfo(layer.parameter.dtype).eps
             if share > max(NOTICEABLE_DRIFT, rounding):
                 warnings.warn(
@@ -216,7 +235,7 @@ class GPM(LayerwiseMethod):
                 for regimes in self.regimes
             ],
             "steps": self._steps,
-            "held": {name: held.state() for name, held in self._held.items()},
+            "held": {name: held.state() for name, held in self._held.items()} if self.task is not None else {},
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -237,9 +256,10 @@ class GPM(LayerwiseMethod):
         for name in self._held:
             self._protect(name)
 
-    def _held_as(self, name: str, kept: dict[str, Tensor]) -> Held | PartlyHeld:
+    def _held_as(self, name: str, kept: dict[str, Any]) -> Held | PartlyHeld:
         """From a state dict, whose tensors may be elsewhere."""
-        kept, pool = {key: tensor.to(self.device) for key, tensor in kept.items()}, self.memory[name]
+        pool = self.memory[name]
+        kept = {key: part.to(self.device) if isinstance(part, Tensor) else part for key, part in kept.items()}
         if "along" in kept:
             return Held(pool.basis, **kept)
         return PartlyHeld(pool.basis, free=pool.columns(~self._protected_columns(name, at_start=True)), **kept)

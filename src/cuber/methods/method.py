@@ -123,9 +123,9 @@ class Method:
 
     def _hooks(self, optimizer: Optimizer) -> Iterator[RemovableHandle]:
         """What sees the steps, for those moments that the method cares about: a step may take half a millisecond."""
-        if type(self).before_step is not Method.before_step:
+        if getattr(self.before_step, "__func__", None) is not Method.before_step:
             yield optimizer.register_step_pre_hook(self._on_step)
-        if type(self).after_step is not Method.after_step:
+        if getattr(self.after_step, "__func__", None) is not Method.after_step:
             yield optimizer.register_step_post_hook(self._after_step)
 
     def before_step(self, optimizer: Optimizer) -> Tensor | None:

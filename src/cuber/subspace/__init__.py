@@ -5,8 +5,8 @@ per row), a basis ``d x K`` with orthonormal columns.
 """
 
 from cuber.subspace.gradient import PrunedGradient
-from cuber.subspace.gram import Gram, in_float64
-from cuber.subspace.held import Held, PartlyHeld, Reading
+from cuber.subspace.gram import NUMBERS_AT_ONCE, Gram, in_float64
+from cuber.subspace.held import ROUNDING, Held, PartlyHeld, Reading
 from cuber.subspace.penalty import NormRestraint, Restraint, SquaredRestraint, energy_weights
 from cuber.subspace.pool import Pool
 from cuber.subspace.projection import Projector
@@ -24,6 +24,8 @@ __all__ = [
     "BACKWARD_TRANSFER",
     "FORWARD_TRANSFER",
     "NO_FORGETTING",
+    "NUMBERS_AT_ONCE",
+    "ROUNDING",
     "Gram",
     "Held",
     "LearntScaling",

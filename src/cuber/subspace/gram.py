@@ -7,6 +7,9 @@ from torch import Tensor
 
 from cuber.subspace.projection import complement
 
+NUMBERS_AT_ONCE = 2**21
+"""How many are written down in float64 at a time: enough to multiply fast, not so many as to fill memory."""
+
 
 def in_float64(tensor: Tensor) -> Tensor:
     """The tensor, in the precision that is summed in; on the CPU where its device has none (Apple's GPUs)."""
@@ -34,7 +37,10 @@ class Gram:
 
     def add(self, vectors: Tensor) -> None:
         """Take in the rows of ``vectors`` (m x d)."""
-        vectors = in_float64(vectors)
+        for part in vectors.split(max(self.dimension, NUMBERS_AT_ONCE // self.dimension)):
+            self._add(in_float64(part))
+
+    def _add(self, vectors: Tensor) -> None:
         self.count += len(vectors)
         if self._matrix is None and not self._vectors and len(vectors) >= self.dimension:
             self._matrix = vectors.new_zeros(self.dimension, self.dimension)
@@ -103,7 +109,8 @@ class Gram:
             energies, combinations = torch.linalg.eigh(rest @ rest.T)
             directions = rest.T @ combinations / energies.clamp_min(1e-300).sqrt()
         energies, directions = energies.flip(0), directions.flip(1)
-        # What rounding alone can produce is not a direction of the data.
+        # What rounding alone can produce is not a direction of the data. (Sums over patches are rounded more; no
+        # threshold asks for energies as small as that: HIGHEST_THRESHOLD.)
         real = energies > self.energy * self.dimension * torch.finfo(torch.float64).eps
         real[max(0, self.dimension - basis.shape[1]) :] = False
         energies, directions = energies[real], directions[:, real]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ DISAGREEMENT = 1e-4
 """So much of it, what is carried along may differ from what the weight says."""
 
 ROUNDING = 10
-"""So many times what a number is rounded by, a weight differs from what products make of it."""
+"""So many times what a number is rounded by, a weight may be off between two ends of epochs."""
 
 
 @dataclass(eq=False)
@@ -26,10 +27,15 @@ class Held:
     """The pool's: d x K."""
     along: Tensor
     """Where the weight was: out x K."""
+    size: float
+    """Its norm."""
+    whole: Tensor | None = None
+    """A weight that is where it should be along the pool (out x d), if one is at hand."""
 
     @classmethod
-    def at(cls, weight: Tensor, basis: Tensor) -> Held:
-        return cls(basis, weight.to(basis) @ basis)
+    def of(cls, weight: Tensor, basis: Tensor) -> Held:
+        """As the weight is now."""
+        return cls(basis, _along(weight, basis), float(weight.norm()))
 
     @property
     def free(self) -> Tensor:
@@ -45,31 +51,41 @@ class Held:
         """What the weight was along the pool's columns, or some of them, or combinations: ``anchor L``."""
         return self.along if left is self.basis else self.along.to(left) @ (self.basis.to(left).mT @ left)
 
+    def at(self, direction: Tensor) -> Tensor:
+        """What the weight should be along a direction within the pool."""
+        if self.whole is not None:
+            return self.whole.mv(direction.to(self.whole))
+        return self.along.mv((direction @ self.basis).to(self.along))
+
     def change(self, weight: Tensor) -> Tensor:
         """How far the weight has come along each column of the pool."""
-        return weight.to(self.basis) @ self.basis - self.along
+        return _along(weight, self.basis) - self.along
 
-    def put_back(self, weight: Tensor, projector: Projector, *, often: bool) -> Tensor:
-        """The weight, back where it is held in the protected directions: here, all of the pool.
+    def keep_whole(self, weight: Tensor) -> None:
+        """Have a whole weight at hand, as it is going to be put back often."""
+        if self.whole is None:
+            self.whole = self._put_back_along(weight).clone()
 
-        ``often``: with every step, so that what can be kept for the next one is.
-        """
-        wide = weight.to(torch.promote_types(weight.dtype, self.basis.dtype))
-        if not projector.by_complement:
-            back = wide - self.change(weight) @ self.basis.mT
-        else:
-            back = projector(wide) + (self._inside if often else self.along @ self.basis.mT)
-        # What has not moved stays as it is, to the bit.
-        still = (back - wide).norm() <= ROUNDING * torch.finfo(self.basis.dtype).eps * wide.norm()
-        return torch.where(still, wide, back).to(weight)
+    def put_back(self, weight: Tensor, projector: Projector) -> Tensor:
+        """The weight, back where it is held in the protected directions: here, all of the pool."""
+        if self.whole is None:
+            return self._put_back_along(weight)
+        return self.whole + projector(weight - self.whole)
 
-    @cached_property
-    def _inside(self) -> Tensor:
-        return self.along @ self.basis.mT
+    def _put_back_along(self, weight: Tensor) -> Tensor:
+        """The longer way. What has not moved stays as it is, to the bit: its change is 0."""
+        change = self.change(weight)
+        return (weight - change @ self.basis.to(change).mT).to(weight)
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Any]:
         """What must be remembered."""
-        return {"along": self.along}
+        kept = {"along": self.along, "size": self.size}
+        return kept if self.whole is None else kept | {"whole": self.whole}
+
+
+def _along(weight: Tensor, basis: Tensor) -> Tensor:
+    wide = torch.promote_types(weight.dtype, basis.dtype)
+    return weight.to(wide) @ basis.to(wide)
 
 
 @dataclass(eq=False)
@@ -91,14 +107,24 @@ class PartlyHeld:
     def read(self, left: Tensor) -> Tensor:
         return self.anchor.to(left) @ left
 
+    def at(self, direction: Tensor) -> Tensor:
+        return self.whole.mv(direction.to(self.whole))
+
     def change(self, weight: Tensor) -> Tensor:
-        return (weight - self.anchor).to(self.basis) @ self.basis
+        return _along(weight - self.anchor, self.basis)
 
-    def put_back(self, weight: Tensor, projector: Projector, *, often: bool) -> Tensor:
-        reference = self.anchor if self.reference is None else self.reference
-        return reference + projector(weight - reference)
+    @property
+    def size(self) -> float:
+        return float(self.anchor.norm())
 
-    def state(self) -> dict[str, Tensor]:
+    @property
+    def whole(self) -> Tensor:
+        return self.anchor if self.reference is None else self.reference
+
+    def put_back(self, weight: Tensor, projector: Projector) -> Tensor:
+        return self.whole + projector(weight - self.whole)
+
+    def state(self) -> dict[str, Any]:
         return {"anchor": self.anchor} | ({} if self.reference is None else {"reference": self.reference})
 
     def moved(self, weight: Tensor) -> Tensor:

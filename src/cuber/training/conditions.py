@@ -78,7 +78,7 @@ class Conditions:
             layer["last"] = {"gradient": float(gradient.norm()), "smoothness": smoothness[name]}
             for old, conditions in layer["old"].items():
                 # What the old task gained at first order by the way that the layer went, -<g_old, w - w'>.
-                start, end = conditions["start"], self._along(name, old)
+                start, end = conditions.get("start"), self._along(name, old)
                 conditions["agreement"] = None if start is None or end is None else start - end
 
     def _conditions(self, name: str, old: int, gradient: Tensor) -> dict[str, float | None]:
