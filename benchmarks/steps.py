@@ -21,7 +21,7 @@ def measure(quick: bool) -> list[Figure]:
         for subject in SUBJECTS[:2] if quick else SUBJECTS:
             torch.manual_seed(0)
             works = {"bare": subject.bare()} | {method: subject.ours(method) for method in METHODS}
-            found = ratios(works, "bare", 3 if quick else 11)
+            found = ratios(works, "bare", 5 if quick else 25)
             for method in METHODS:
                 name = f"step, {subject.name}, {method}, threads {threads}"
                 figures.append(Figure(name, found[method], at_most=WANTED[subject.name][method]))

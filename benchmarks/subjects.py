@@ -162,7 +162,7 @@ ALEXNET_SUBJECT = Subject(
     64,
     pools=(11, 204, 379, 785, 1063),
     grown=(0.09, 0.20, 0.31, 0.43, 0.54, 0.66, 0.77, 0.89, 1.0),
-    steps=2,
+    steps=1,
 )
 RESNET_SUBJECT = Subject(
     "ResNet-18, batch 64",
@@ -171,6 +171,6 @@ RESNET_SUBJECT = Subject(
     64,
     pools=(8, 34, 63, 57, 71, 54, 178, 15, 184, 177, 149, 374, 32, 373, 416, 268, 462, 55, 789, 901),
     grown=(0.18, 0.68, 0.84, 1.0),
-    steps=2,
+    steps=1,
 )
 SUBJECTS = [MLP_SUBJECT, ALEXNET_SUBJECT, RESNET_SUBJECT]

@@ -44,10 +44,17 @@ def seconds(work: Work) -> float:
 
 
 def ratios(works: Mapping[str, Work], base: str, turns: int) -> dict[str, float]:
-    """How long each takes beside ``base``: the median over turns of the ratio within a turn, after one to warm up."""
+    """How long each takes beside ``base``: the median over turns of the ratio within a turn, after one to warm up.
+
+    Each turn begins with another one, so that nobody always comes after the one that leaves the cache in disorder.
+    """
     for work in works.values():
         work()
-    taken = [{name: seconds(work) for name, work in works.items()} for _ in range(turns)]
+    names = list(works)
+    taken = [
+        {name: seconds(works[name]) for name in names[turn % len(names) :] + names[: turn % len(names)]}
+        for turn in range(turns)
+    ]
     return {name: statistics.median(turn[name] / turn[base] for turn in taken) for name in works}
 
 
