@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from cuber.subspace import Projector
 from tests.layers.table import LayerCase, convolutions, layers, output_rows, protected, vector_rows
 from tests.oracles.patches import patches
 
@@ -75,3 +76,19 @@ def test_splitting_a_matrix_undoes_joining_it(case: LayerCase) -> None:
 def test_vectors_come_in_the_precision_of_the_input(dtype: torch.dtype) -> None:
     module = nn.Conv2d(1, 2, 2, padding=1, padding_mode="reflect").to(dtype)
     assert protected(module).vectors(module, torch.randn(1, 1, 4, 4).to(dtype)).dtype == dtype
+
+
+@layers
+@pytest.mark.parametrize("last", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels last"])
+def test_a_gradient_is_projected_however_it_lies(case: LayerCase, last: torch.memory_format) -> None:
+    module = case.layer()
+    if last is torch.channels_last and module.weight.dim() != 4:
+        pytest.skip("only weights with four dimensions lie so")
+    module = module.to(memory_format=last)
+    layer = protected(module)
+    module(case.input()).square().sum().backward()
+    for rank in (0, 1, layer.dimension // 2, layer.dimension):
+        projector = Projector(torch.linalg.qr(torch.randn(layer.dimension, rank).double()).Q)
+        expected = projector(layer.gradient())
+        layer.project_gradient(projector)
+        assert torch.allclose(layer.gradient(), expected, atol=1e-9 * float(expected.abs().max() + 1))

@@ -24,6 +24,8 @@ def test_it_takes_out_what_the_dense_projector_takes_out(d: int, rank: int, rows
     projected = Projector(basis)(matrix)
     assert projected.dtype == dtype
     assert (projected - outside(matrix, basis)).norm() <= 1e-5 * matrix.norm()
+    Projector(basis).in_place(in_place := matrix.clone())
+    assert (projected - in_place).norm() <= 1e-5 * matrix.norm()
 
 
 @given(st.integers(1, 20), st.integers(0, 20))

@@ -13,7 +13,7 @@ from torch.func import debug_unwrap
 from cuber.device import full_precision
 from cuber.layers.product import HeldScaling, ProjectedProduct, multiplied
 from cuber.layers.rule import Rule
-from cuber.subspace import Gram, Held, PartlyHeld, Reading, Scaling
+from cuber.subspace import Gram, Held, PartlyHeld, Projector, Reading, Scaling
 
 WORTHWHILE = 500_000
 """A projection of the inputs instead of the gradient must save so many multiplications."""
@@ -112,6 +112,16 @@ class ProtectedLayer:
         if not self.with_bias:
             return [matrix.mv(direction) for direction in directions]
         return [matrix.mv(direction[:-1]) + tensors[1] * direction[-1] for direction in directions]
+
+    @torch.no_grad()
+    def project_gradient(self, projector: Projector) -> None:
+        """Take the protected directions out of the present ``.grad``, in place if it lies as a matrix does."""
+        gradient = _gradient_of(self.parameter)
+        matrix = self.rule.matrix(gradient)
+        if self.with_bias or not projector.fits(matrix) or matrix.data_ptr() != gradient.data_ptr():
+            self.set_gradient(projector(self.gradient()))
+        else:
+            projector.in_place(matrix)
 
     @torch.no_grad()
     def add_gradient(self, coordinates: Tensor, free: Tensor, times: float) -> None:

@@ -95,7 +95,7 @@ class GPM(LayerwiseMethod):
         for layer in self._layers_of(optimizer):
             projector, held = self._projectors[layer.name], self._held[layer.name]
             if not layer.is_projected() and projector.rank:
-                layer.set_gradient(projector(layer.gradient()))
+                layer.project_gradient(projector)
             if not straight and isinstance(held, Held):
                 held.keep_whole(layer.matrix().detach())
         return None

@@ -36,6 +36,19 @@ class Projector:
         inside = ((matrix.to(columns.dtype) @ columns) @ columns.T).to(matrix.dtype)
         return inside if self.by_complement else matrix - inside
 
+    def fits(self, matrix: Tensor) -> bool:
+        """Whether a matrix is of the kind that it multiplies with."""
+        return matrix.dtype == self._columns.dtype and matrix.device == self._columns.device
+
+    def in_place(self, matrix: Tensor) -> None:
+        """The same, where it lies: without another matrix as large as it."""
+        if self.rank and not self.columns:
+            matrix.zero_()
+        elif self.rank and self.by_complement:
+            torch.mm(matrix @ self._columns, self._columns.T, out=matrix)
+        elif self.rank:
+            matrix.addmm_(matrix @ self._columns, self._columns.T, alpha=-1)
+
     def knowing(self, matrix: Tensor, inside: Tensor) -> Tensor:
         """The same where ``matrix U`` is known, if that is any shorter."""
         if self._protected is None:
