@@ -89,3 +89,27 @@ def test_what_has_not_moved_stays_as_it_is_to_the_bit(rank: int, dtype: torch.dt
     assert torch.equal(held.put_back(weight, projector), weight)
     moved = weight.to(exact) + 1e-4 * pool[:, 0]
     assert not torch.equal(held.put_back(moved, projector), moved)
+
+
+@pytest.mark.parametrize("rank", [40, 150])
+def test_rows_of_small_size_are_put_back_as_all_are(rank: int) -> None:
+    torch.manual_seed(rank)
+    pool = torch.linalg.qr(torch.randn(200, rank)).Q
+    weight = torch.randn(300, 200)
+    weight[0] *= 1e-3
+    moved = weight.clone()
+    moved[0] += 1e-5 * pool[:, 0]
+    back = Held.of(weight, pool).put_back(moved, Projector(pool))
+    assert (back - weight)[0].norm() < 0.05 * (moved - weight)[0].norm()
+    assert torch.equal(back[1:], weight[1:])
+
+
+@pytest.mark.parametrize("rank", [40, 150])
+def test_doubles_are_put_back_as_doubles_by_a_pool_of_floats(rank: int) -> None:
+    torch.manual_seed(rank)
+    pool = torch.linalg.qr(torch.randn(200, rank, dtype=torch.float64)).Q
+    weight, outside = torch.randn(2, 30, 200, dtype=torch.float64)
+    outside = outside - outside @ pool @ pool.T
+    held = Held.of(weight, pool.float())
+    back = held.put_back(weight + 1e-9 * outside, Projector(pool.float()))
+    assert torch.allclose(back, weight + 1e-9 * outside, atol=1e-14)
