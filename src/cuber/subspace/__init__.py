@@ -4,8 +4,9 @@ Conventions of the whole room: a weight or a gradient is ``out x d``, a batch of
 per row), a basis ``d x K`` with orthonormal columns.
 """
 
+from cuber.subspace.exact import NUMBERS_AT_ONCE, in_float64
 from cuber.subspace.gradient import PrunedGradient
-from cuber.subspace.gram import NUMBERS_AT_ONCE, Gram, in_float64
+from cuber.subspace.gram import Gram
 from cuber.subspace.held import ROUNDING, Held, PartlyHeld, Reading
 from cuber.subspace.penalty import NormRestraint, Restraint, SquaredRestraint, energy_weights
 from cuber.subspace.pool import Pool

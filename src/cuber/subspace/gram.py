@@ -5,16 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cuber.subspace.exact import NUMBERS_AT_ONCE, in_float64
 from cuber.subspace.projection import complement
-
-NUMBERS_AT_ONCE = 2**21
-"""How many are written down in float64 at a time: enough to multiply fast, not so many as to fill memory."""
-
-
-def in_float64(tensor: Tensor) -> Tensor:
-    """The tensor, in the precision that is summed in; on the CPU where its device has none (Apple's GPUs)."""
-    place = "cpu" if tensor.device.type == "mps" else tensor.device
-    return tensor.detach().to(place, torch.float64)
 
 
 class Gram:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-FAR_FEWER = 0.9
+from cuber.subspace.exact import in_float64
+
+CLEARLY_FEWER = 0.9
 """The complement takes up memory, which a little time saved is not worth."""
 
 
 class Projector:
-    """``G -> G - (G U) U'`` for an orthonormal ``U``, or by its complement, where that has far fewer columns.
+    """``G -> G - (G U) U'`` for an orthonormal ``U``, or by its complement, where that has clearly fewer columns.
 
     >>> outside = Projector(torch.eye(3)[:, :1])
     >>> outside(torch.ones(1, 3))
@@ -19,7 +21,7 @@ class Projector:
 
     def __init__(self, protected: Tensor) -> None:
         dimension, self.rank = protected.shape
-        self.by_complement = dimension - self.rank < FAR_FEWER * self.rank
+        self.by_complement = dimension - self.rank < CLEARLY_FEWER * self.rank
         self._columns = complement(protected) if self.by_complement else protected
         # By the complement there are two products, but with the same columns: the second time they are in the cache.
         worth_knowing = not self.by_complement or self.rank < 1.5 * self.columns
@@ -78,5 +80,4 @@ class Projector:
 
 def complement(basis: Tensor) -> Tensor:
     """An orthonormal basis (d x (d - K)) of everything orthogonal to ``basis``."""
-    exact = basis.cpu().double() if basis.device.type == "mps" else basis.double()  # Apple's GPUs have no float64
-    return torch.linalg.qr(exact, mode="complete").Q[:, basis.shape[1] :].to(basis)
+    return torch.linalg.qr(in_float64(basis), mode="complete").Q[:, basis.shape[1] :].to(basis)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cuber.subspace.exact import in_float64
+
 WORTHWHILE = 0.75
 """Supports may have at most so many times as many columns in all as S has."""
 
@@ -126,9 +128,7 @@ def supports_of(weight: Tensor, basis: Tensor, owned: Tensor, free: Tensor) -> l
 
 def _support(read: Tensor, still: Tensor, free: Tensor) -> Tensor:
     """Coordinates, at the columns where the weight is still, for all rows of what is read; and the free columns."""
-    part = read[:, still].mT
-    exact = part.cpu().double() if part.device.type == "mps" else part.double()  # Apple's GPUs have no float64
-    within = torch.linalg.qr(exact).Q.to(read)
+    within = torch.linalg.qr(in_float64(read[:, still].mT)).Q.to(read)
     support = read.new_zeros(len(still), within.shape[1])
     support[still] = within
     return torch.cat([support, torch.eye(len(free)).to(read)[:, free]], dim=1)

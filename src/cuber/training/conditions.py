@@ -66,9 +66,10 @@ class Conditions:
         for name, gradient in gradients.items():
             layer = self._layer(name)
             layer["first"] = {"gradient": float(gradient.norm()), "smoothness": smoothness[name]}
-            layer["old"] = {old: self._conditions(name, old, gradient) for old in range(learner.tasks)}
-            for old, conditions in layer["old"].items():
-                conditions["start"] = self._along(name, old)
+            layer["old"] = {
+                old: self._conditions(name, old, gradient) | {"start": self._along(name, old)}
+                for old in range(learner.tasks)
+            }
 
     def ending(self, loader: Iterable[Batch]) -> None:
         gradients = self.learner.mean_gradients(loader)
