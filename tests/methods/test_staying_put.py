@@ -127,6 +127,17 @@ def test_how_far_weights_were_moved_is_told_beside_their_size_before() -> None:
     assert all(10 < share <= 100 for share in shares)
 
 
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_whole_weight_is_kept_only_where_it_is_put_back_often(make: str) -> None:
+    learner = GPM(network())
+    for task in range(2):
+        learner.begin_task(data(task), functional.cross_entropy)
+        train(learner, learner.wrap(MAKERS[make](learner.parameters())), data(task), 2)
+        kept = [held.whole is not None for held in learner._held.values()]
+        assert kept == [task > 0 and make != "plain"] * 2
+        learner.end_task(data(task))
+
+
 def test_between_tasks_nothing_has_moved_anywhere() -> None:
     learner = GPM(network())
     learn(learner, 0, MAKERS["plain"])

@@ -96,7 +96,7 @@ class GPM(LayerwiseMethod):
             projector, held = self._projectors[layer.name], self._held[layer.name]
             if not layer.is_projected() and projector.rank:
                 layer.project_gradient(projector)
-            if not straight and isinstance(held, Held):
+            if projector.rank and not straight and isinstance(held, Held):
                 held.keep_whole(layer.matrix().detach())
         return None
 
