@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import bases, growth, kept, startup, steps
 from benchmarks.timing import Figure, machine
+from cuber.allocation import keep_freed_memory
 
 PARTS = {"startup": startup, "steps": steps, "bases": bases, "kept": kept, "growth": growth}
 COMMITTED = Path(__file__).with_name("figures.json")
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help=f"keep the figures as the last ones ({COMMITTED.name})")
     parser.add_argument("--json", type=Path, default=Path("runs/benchmarks.json"), help="where to write the figures")
     options = parser.parse_args()
+    keep_freed_memory()  # as our runs do, for both sides: the allocator's moods are not what is measured
     chosen = options.only.split(",") if options.only else list(PARTS)
     if unknown := [part for part in chosen if part not in PARTS]:
         parser.error(f"there is no part '{unknown[0]}': choose from {', '.join(PARTS)}")

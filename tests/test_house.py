@@ -25,6 +25,7 @@ ALLOWED = {
     "streams": {"streams", "datasets", "errors"},
     "batches": {"errors"},
     "device": set(),
+    "allocation": set(),
     "metrics": set(),
     "statistics": set(),
     "errors": set(),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cuber import compare_cli, data_cli, grid_cli, report_cli, theory_cli
+from cuber.allocation import keep_freed_memory
 from cuber.data_cli import DataDir
 from cuber.errors import CuberError
 from cuber.version import __version__
@@ -98,6 +99,7 @@ def run(
 ) -> None:
     """Learn a benchmark's tasks one after another, and show what became of the old ones."""
     console = _console()
+    keep_freed_memory()
     from cuber.experiments import Experiment
     from cuber.experiments import run as run_experiment
     from cuber.methods.settings import parse_settings, read_value

@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from cuber.allocation import keep_freed_memory
 from cuber.errors import CuberError
 from cuber.experiments.config import Experiment
 from cuber.loggers import Logger
@@ -129,6 +130,7 @@ def _call(said: Connection, function: Any, args: Any, kwargs: Any) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # a terminal's Ctrl-C is for whoever started us, who passes it on: twice would be in a hurry
     threading.Thread(target=_stop_as_an_orphan, daemon=True).start()
+    keep_freed_memory()
     try:
         function(*args, **kwargs)
     except KeyboardInterrupt:
