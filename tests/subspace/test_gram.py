@@ -43,11 +43,12 @@ def test_gram_and_eigh_give_the_rank_and_the_subspace_of_the_svd(shape: tuple[in
 @given(shapes)
 def test_all_residual_directions_of_low_rank_data_span_what_the_svd_spans(shape: tuple[int, ...]) -> None:
     vectors = low_rank(*shape)
-    energies, directions = gram_of(vectors).residual(vectors.new_zeros(shape[0], 0))
+    residual = gram_of(vectors).residual(vectors.new_zeros(shape[0], 0))
+    energies, directions = residual.energies, residual.directions(len(residual.energies))
     values = torch.linalg.svdvals(vectors)
     rank = min(shape[:3])
     assert torch.allclose(energies[:rank], values[:rank].square()[: len(energies)], rtol=1e-6, atol=1e-9 * energies[0])
-    assert torch.allclose(directions[:, : len(energies)].T @ directions, torch.eye(len(energies)).double(), atol=1e-5)
+    assert torch.allclose(directions.T @ directions, torch.eye(len(energies)).double(), atol=1e-5)
 
 
 @given(shapes, st.integers(0, 40), st.integers(1, 5), st.integers(1, 5))
@@ -89,7 +90,7 @@ def test_energies_are_the_same_before_and_after_the_sum_replaces_the_vectors(cou
     assert torch.allclose(gram.along(basis), torch.diagonal(basis.T @ matrix @ basis))
     rest = torch.eye(4) - basis @ basis.T
     values = torch.linalg.eigvalsh(rest @ matrix @ rest).flip(0)
-    energies, _ = gram.residual(basis)
+    energies = gram.residual(basis).energies
     assert len(energies) <= 2
     assert torch.allclose(energies, values[: len(energies)])
 
@@ -133,7 +134,18 @@ def test_weak_directions_of_few_vectors_are_orthonormal_too() -> None:
         0, 1, 12
     ).unsqueeze(1)
     vectors = 1e3 * torch.randn(12, 5, dtype=torch.float64, generator=generator) @ pool.T + vectors
-    energies, directions = gram_of(vectors).residual(pool)
+    residual = gram_of(vectors).residual(pool)
+    energies, directions = residual.energies, residual.directions(len(residual.energies))
     assert len(energies) == 8
     assert torch.allclose(directions.T @ directions, torch.eye(len(energies)).double(), atol=1e-13)
     assert torch.allclose(pool.T @ directions, torch.zeros(5, len(energies)).double(), atol=1e-13)
+
+
+@given(shapes, st.integers(0, 4), st.integers(1, 5))
+def test_fewer_directions_are_the_first_of_all(shape: tuple[int, ...], known: int, fewer: int) -> None:
+    vectors = low_rank(*shape)
+    pool = torch.linalg.qr(torch.randn(shape[0], min(known, shape[0] - 1), dtype=torch.float64)).Q
+    residual = gram_of(vectors).residual(pool)
+    count = min(fewer, len(residual.energies))
+    all_of_them = residual.directions(len(residual.energies))
+    assert torch.allclose(residual.directions(count), all_of_them[:, :count], atol=1e-9)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from cuber.subspace.exact import NUMBERS_AT_ONCE, in_float64
 from cuber.subspace.projection import complement
+
+
+class Residual(NamedTuple):
+    """What a basis leaves unexplained of the input vectors, direction by direction."""
+
+    energies: Tensor
+    """Descending."""
+    directions: Callable[[int], Tensor]
+    """The first so many (d x k, orthonormal, and orthogonal to the basis): most are never asked for."""
 
 
 class Gram:
@@ -90,42 +102,51 @@ class Gram:
         coordinates = torch.cat(self._vectors) @ basis
         return coordinates.T @ coordinates
 
-    def residual(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (descending) and directions (d x k, orthonormal) of what ``basis`` leaves unexplained."""
+    def residual(self, basis: Tensor) -> Residual:
+        """What ``basis`` leaves unexplained."""
         basis = self._like_data(basis)
         if self._matrix is not None:
-            energies, directions = _outside(self._matrix, basis)
+            residual = _outside(self._matrix, basis)
         else:
-            vectors = torch.cat(self._vectors)
-            rest = vectors - (vectors @ basis) @ basis.T
-            energies, combinations = torch.linalg.eigh(rest @ rest.T)
-            directions = rest.T @ combinations / energies.clamp_min(1e-300).sqrt()
-        energies, directions = energies.flip(0), directions.flip(1)
+            residual = _left_over(torch.cat(self._vectors), basis)
         # What rounding alone can produce is not a direction of the data. (Sums over patches are rounded more; no
         # threshold asks for energies as small as that: HIGHEST_THRESHOLD.)
-        real = energies > self.energy * self.dimension * torch.finfo(torch.float64).eps
-        real[max(0, self.dimension - basis.shape[1]) :] = False
-        energies, directions = energies[real], directions[:, real]
-        return energies, directions if self._matrix is not None else _orthonormal(directions, basis)
+        real = residual.energies > self.energy * self.dimension * torch.finfo(torch.float64).eps
+        count = min(int(real.sum()), self.dimension - basis.shape[1])
+        return residual._replace(energies=residual.energies[:count])
 
     def _like_data(self, basis: Tensor) -> Tensor:
         data = self._matrix if self._matrix is not None else self._vectors[0]
         return basis.to(data)
 
 
-def _outside(matrix: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors of a symmetric matrix as all that is orthogonal to ``basis`` sees it."""
+def _outside(matrix: Tensor, basis: Tensor) -> Residual:
+    """Of a Gram matrix: as all that is orthogonal to ``basis`` sees it."""
     if not basis.shape[1]:
-        return torch.linalg.eigh(matrix)
+        energies, directions = _descending(matrix)
+        return Residual(energies, lambda count: directions[:, :count])
     outside = complement(basis)
     rest = outside.T @ matrix @ outside
-    energies, combinations = torch.linalg.eigh((rest + rest.T) / 2)
-    return energies, outside @ combinations
+    energies, combinations = _descending((rest + rest.T) / 2)
+    return Residual(energies, lambda count: outside @ combinations[:, :count])
 
 
-def _orthonormal(directions: Tensor, basis: Tensor) -> Tensor:
-    """Made by a division, the directions of little energy are neither quite orthogonal to the basis nor to others."""
-    for _ in range(2):  # twice is enough (Kahan and Parlett)
-        directions = directions - basis @ (basis.T @ directions)
-        directions = torch.linalg.qr(directions).Q
-    return directions
+def _left_over(vectors: Tensor, basis: Tensor) -> Residual:
+    """Of few vectors: as combinations of what ``basis`` leaves of them."""
+    rest = vectors - (vectors @ basis) @ basis.T
+    energies, combinations = _descending(rest @ rest.T)
+
+    def directions(count: int) -> Tensor:
+        # Made by a division, those of little energy are neither quite orthogonal to the basis nor to others.
+        found = rest.T @ combinations[:, :count] / energies[:count].sqrt()
+        for _ in range(2):  # twice is enough (Kahan and Parlett)
+            found = torch.linalg.qr(found - basis @ (basis.T @ found)).Q
+        return found
+
+    return Residual(energies, directions)
+
+
+def _descending(symmetric: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, the largest first."""
+    energies, directions = torch.linalg.eigh(symmetric)
+    return energies.flip(0), directions.flip(1)

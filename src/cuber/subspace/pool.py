@@ -74,12 +74,12 @@ class Pool:
 
     def _explain(self, gram: Gram, threshold: float) -> tuple[Tensor, Tensor]:
         known = gram.along(self.basis)
-        new, directions = gram.residual(self.basis)
-        energies, order = torch.cat([known, new]).sort(descending=True, stable=True)
+        residual = gram.residual(self.basis)
+        energies, order = torch.cat([known, residual.energies]).sort(descending=True, stable=True)
         goal = torch.as_tensor(threshold * gram.energy).to(energies)
         enough = int(torch.searchsorted(energies.cumsum(0), goal)) + 1
         chosen = order[:enough]
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
         taken[chosen[chosen < self.size].to(taken.device)] = True
-        fresh = directions[:, chosen[chosen >= self.size] - self.size]
+        fresh = residual.directions(int((chosen >= self.size).sum()))
         return taken, fresh.to(self.basis)
