@@ -1,6 +1,6 @@
 """Measure everything that speed and memory are promised for, beside what is wanted and what was measured last.
 
-python -m benchmarks [--quick] [--only steps,bases,kept,growth,startup] [--save]
+python -m benchmarks [--quick] [--only steps,overhead,bases,kept,growth,startup] [--save]
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import bases, growth, kept, startup, steps
+from benchmarks import bases, growth, kept, overhead, startup, steps
 from benchmarks.timing import Figure, machine
 from cuber.allocation import keep_freed_memory
 
-PARTS = {"startup": startup, "steps": steps, "bases": bases, "kept": kept, "growth": growth}
+PARTS = {"startup": startup, "steps": steps, "overhead": overhead, "bases": bases, "kept": kept, "growth": growth}
 COMMITTED = Path(__file__).with_name("figures.json")
 MARKS = {True: "reached", False: "MISSED", None: ""}
 
@@ -58,7 +58,7 @@ def _line(figure: Figure, before: float | None) -> str:
     elif figure.at_least is not None:
         wanted = f">= {figure.at_least:.3g}"
     last = "" if before is None else f"{before:.3g}"
-    return f"{figure.name:66}{figure.value:9.3g} {figure.unit:1}{wanted:>11}{MARKS[figure.reached]:>10}{last:>9}"
+    return f"{figure.name:66}{figure.value:9.3g} {figure.unit:2}{wanted:>10}{MARKS[figure.reached]:>10}{last:>9}"
 
 
 if __name__ == "__main__":
