@@ -30,7 +30,7 @@ def restraint(basis: Tensor, drift: Tensor, weights: Tensor | None = None, *, no
 
 
 def pulled(restraint: Restraint, basis: Tensor, drift: Tensor) -> Pull:
-    value, pull = restraint(drift @ basis)
+    value, pull = restraint.value(drift @ basis), restraint.pull(drift @ basis)
     return value, pull @ basis.T
 
 

@@ -89,10 +89,10 @@ class _Product(torch.autograd.Function):
             applied = scaling.applied if scaling.shares else scaling.matrix
             seen = vectors @ scaling.basis
             along = seen @ applied.mT
-            y = y + along @ reading.anchored.mT
+            y = torch.addmm(y, along, reading.anchored.mT)
             if reading.turns:
                 turned, moved = along @ reading.turn.mT, moved.to(along)
-                y = y + turned @ moved.mT
+                y = torch.addmm(y, turned, moved.mT)
         ctx.product, ctx.scaled = product, scaled
         ctx.save_for_backward(vectors, weight, bias, matrix, applied, seen, turned, moved)
         return y
@@ -111,8 +111,8 @@ class _Product(torch.autograd.Function):
                 scaling, reading, _ = ctx.scaled
                 back = delta @ reading.anchored
                 if reading.turns:
-                    back = back + (delta @ moved.to(weight.dtype)) @ reading.turn
-                    vectors = vectors + turned.to(weight.dtype) @ reading.free.mT
+                    back = torch.addmm(back, delta @ moved.to(weight.dtype), reading.turn)
+                    vectors = torch.addmm(vectors, turned.to(weight.dtype), reading.free.mT)
                 of_matrix = (back.mT @ seen.to(weight.dtype)).mul_(scaling.root)
                 if of_vectors is not None:
                     of_vectors = torch.addmm(of_vectors, back @ applied, scaling.basis.mT)

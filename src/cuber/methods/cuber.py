@@ -7,10 +7,11 @@ with, the weights may move there, held back by a penalty, for as long as the agr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -70,20 +71,29 @@ class CUBER(TRGP):
         cosine = self.gradients[task][name].cosine(gradient)
         return cosine >= self.eps2, cosine
 
-    def before_step(self, optimizer: Optimizer) -> Tensor | None:
+    def before_step(self, optimizer: Optimizer) -> None:
         if self.check == "step":
             for layer in self._layers_of(optimizer):
                 self._let_fall(layer.name, layer.gradient())
         super().before_step(optimizer)
-        added = None
+        for layer, held, restraint, strength in self._restrained(optimizer):
+            layer.add_gradient(restraint.pull(layer.moved(held)), held.free, strength)
+
+    def added_loss(self, optimizer: Optimizer) -> Tensor | None:
+        values = [
+            strength * restraint.value(layer.moved(held))
+            for layer, held, restraint, strength in self._restrained(optimizer)
+        ]
+        return torch.stack(values).sum() if values else None
+
+    def _restrained(self, optimizer: Optimizer) -> Iterator[tuple[ProtectedLayer, PartlyHeld, Restraint, float]]:
+        """The layers that are pulled back, by what, and how strongly."""
         for layer in self._layers_of(optimizer):
             restraint, held = self._restraints.get(layer.name), layer.held
-            strength = self._strength(layer, optimizer, restraint.tasks) if restraint else 0.0
-            if restraint and held and strength:
-                value, pull = restraint(layer.moved(held))
-                layer.add_gradient(pull, held.free, strength)
-                added = strength * value if added is None else added + strength * value
-        return added
+            if restraint and isinstance(held, PartlyHeld):
+                strength = self._strength(layer, optimizer, restraint.tasks)
+                if strength:
+                    yield layer, held, restraint, strength
 
     def after_step(self, optimizer: Optimizer) -> None:
         if self._steps_straight(optimizer):

@@ -9,12 +9,12 @@ and m the mean of the theta*_j that they weigh. So neither memory nor time grows
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cuber import batches
@@ -59,20 +59,26 @@ class EWC(Method):
         if self.labels == "model":
             self._relabelled(self._sample[:1])  # better told now than after the training
 
-    def before_step(self, optimizer: Optimizer) -> Tensor | None:
-        if not self.lam or not self.importance:
-            return None
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        penalty: Tensor | None = None
-        for name, parameter in self.named_parameters():
-            if name in self.importance and id(parameter) in held:
-                offset = parameter.detach() - self.centre[name]
-                pull = self.lam * self.importance[name] * offset
-                energy = (pull * offset).sum() / 2
-                penalty = energy + (self.lam / 2 * self.constant if penalty is None else penalty)
-                total = pull if parameter.grad is None else pull + parameter.grad
-                parameter.grad = total.to(parameter.dtype)
-        return penalty
+    def before_step(self, optimizer: Optimizer) -> None:
+        for name, parameter in self._anchored(optimizer):
+            pull = self.lam * self.importance[name] * (parameter.detach() - self.centre[name])
+            total = pull if parameter.grad is None else pull + parameter.grad
+            parameter.grad = total.to(parameter.dtype)
+
+    def added_loss(self, optimizer: Optimizer) -> Tensor | None:
+        energies = [
+            (self.importance[name] * (parameter.detach() - self.centre[name]).square()).sum()
+            for name, parameter in self._anchored(optimizer)
+        ]
+        return self.lam / 2 * (torch.stack(energies).sum() + self.constant) if energies else None
+
+    def _anchored(self, optimizer: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
+        """What an optimizer trains of the parameters that old tasks depend on."""
+        if self.lam and self.importance:
+            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            for name, parameter in self.named_parameters():
+                if name in self.importance and id(parameter) in held:
+                    yield name, parameter
 
     def _finish(self, loader: Iterable[Batch]) -> None:
         samples = batches.take(loader, self.samples)

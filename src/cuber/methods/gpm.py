@@ -90,7 +90,7 @@ class GPM(LayerwiseMethod):
         """How the new task stands to each old one: here, every old task is only to be protected."""
         return {name: {task: Regime() for task in range(self.tasks)} for name in self.layers}
 
-    def before_step(self, optimizer: Optimizer) -> Tensor | None:
+    def before_step(self, optimizer: Optimizer) -> None:
         straight = self._steps_straight(optimizer)
         for layer in self._layers_of(optimizer):
             projector, held = self._projectors[layer.name], self._held[layer.name]
@@ -98,7 +98,6 @@ class GPM(LayerwiseMethod):
                 layer.project_gradient(projector)
             if projector.rank and not straight and isinstance(held, Held):
                 held.keep_whole(layer.matrix().detach())
-        return None
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._steps += 1

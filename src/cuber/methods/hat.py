@@ -84,19 +84,29 @@ class HAT(ModulatedSteps):
         return change * (1 - torch.minimum(units.unsqueeze(1), inputs))
 
     @torch.no_grad()
-    def before_step(self, optimizer: Optimizer) -> Tensor | None:
+    def before_step(self, optimizer: Optimizer) -> None:
         super().before_step(optimizer)
-        s, free = float(self._annealed), {name: self._free(name) for name in self._learning}
+        s = float(self._annealed)
+        for embedding, share in self._regularized(optimizer):
+            attention = torch.sigmoid(s * embedding)
+            assert embedding.grad is not None
+            embedding.grad += share * s * attention * (1 - attention)
+            embedding.grad *= _compensation(embedding, s, self.smax)
+
+    @torch.no_grad()
+    def added_loss(self, optimizer: Optimizer) -> Tensor | None:
+        s = float(self._annealed)
+        values = [(share * torch.sigmoid(s * embedding)).sum() for embedding, share in self._regularized(optimizer)]
+        return torch.stack(values).sum() if values else None
+
+    def _regularized(self, optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """The embeddings that an optimizer trains, and what each unit's attention costs."""
+        free = {name: self._free(name) for name in self._learning}
         total = sum(float(units.sum()) for units in free.values())
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        regularizer = torch.zeros((), device=self.device)
         for name, embedding in self._learning.items():
             if id(embedding) in held and embedding.grad is not None:
-                attention, share = torch.sigmoid(s * embedding), self.c * free[name] / max(total, 1e-30)
-                regularizer = regularizer + (share * attention).sum()
-                embedding.grad += share * s * attention * (1 - attention)
-                embedding.grad *= _compensation(embedding, s, self.smax)
-        return regularizer
+                yield embedding, self.c * free[name] / max(total, 1e-30)
 
     def _free(self, name: str) -> Tensor:
         """How far old tasks leave the units of a layer to others."""

@@ -90,9 +90,11 @@ class LayerwiseMethod(Method):
         if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
             return False
         (group,) = optimizer.param_groups
+        if group["momentum"] or group["weight_decay"] or group["maximize"]:
+            return False
         held = set(map(id, group["params"]))
-        whole = all(len({id(p) in held for p in layer.parameters}) == 1 for layer in self.layers.values())
-        return whole and not (group["momentum"] or group["weight_decay"] or group["maximize"])
+        with_bias = (layer.parameters for layer in self.layers.values() if layer.with_bias)
+        return all((id(weight) in held) == (id(bias) in held) for weight, bias in with_bias)
 
     def _require_held(self, optimizer: Optimizer, mark: str, what: str) -> None:
         """Raise unless this optimizer and those before it train all parameters with such a mark in their names."""

@@ -128,8 +128,11 @@ class Method:
         if getattr(self.after_step, "__func__", None) is not Method.after_step:
             yield optimizer.register_step_post_hook(self._after_step)
 
-    def before_step(self, optimizer: Optimizer) -> Tensor | None:
-        """Gradients are there, the step is not: change them. Returns what was added to the loss, if anything."""
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Gradients are there, the step is not: change them."""
+
+    def added_loss(self, optimizer: Optimizer) -> Tensor | None:
+        """What these changes are the gradient of, at the present weights: for those who step with a closure."""
         return None
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -355,7 +358,8 @@ class Method:
         def guarded() -> Any:
             loss = closure()
             with full_precision(self.device):
-                added = self.before_step(optimizer)
+                self.before_step(optimizer)
+                added = self.added_loss(optimizer)
             return loss if added is None or loss is None else loss + added
 
         return (args[0],), {**kwargs, "closure": guarded}

@@ -30,16 +30,15 @@ class ModulatedSteps(LayerwiseMethod):
     def modulate(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
         """What old tasks let through of a change, out x d, that the present task would make."""
 
-    def before_step(self, optimizer: Optimizer) -> Tensor | None:
+    def before_step(self, optimizer: Optimizer) -> None:
         if self.tasks == 0:
-            return None
+            return
         straight = self._steps_straight(optimizer)
         for layer in self._layers_of(optimizer):
             if straight:
                 layer.set_gradient(self.modulate(layer, layer.gradient()))
             elif layer.name not in self._before:  # LBFGS asks for gradients many times in a step
                 self._before[layer.name] = layer.matrix().detach().clone()
-        return None
 
     @torch.no_grad()
     def after_step(self, optimizer: Optimizer) -> None:

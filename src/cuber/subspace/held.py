@@ -144,9 +144,9 @@ class PartlyHeld:
 
     def agrees(self, read: Tensor, moved: Tensor) -> bool:
         """Whether a weight may have moved so far, judged by ``W direction``."""
-        expected = moved.mv(self.probe)
-        error = (read - self._at_anchor).to(expected) - expected
-        allowed = DISAGREEMENT * math.sqrt(expected.dot(expected).item()) + self._rounding
+        gone = (read - self._at_anchor).to(moved)
+        error = torch.addmv(gone, moved, self.probe, alpha=-1)
+        allowed = DISAGREEMENT * math.sqrt(gone.dot(gone).item()) + self._rounding
         return bool(error.dot(error).item() <= allowed**2)
 
     @cached_property

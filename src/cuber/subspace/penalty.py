@@ -19,8 +19,11 @@ class Restraint(Protocol):
 
     tasks: int
 
-    def __call__(self, moved: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of the penalties for C, and its gradient, out x f."""
+    def value(self, moved: Tensor) -> Tensor:
+        """The sum of the penalties for C."""
+
+    def pull(self, moved: Tensor) -> Tensor:
+        """Its gradient, out x f."""
 
 
 class NormRestraint:
@@ -34,10 +37,16 @@ class NormRestraint:
         self._owned = owned.to(like)
         self._pulled = self._owned * movable.to(like)
 
-    def __call__(self, moved: Tensor) -> tuple[Tensor, Tensor]:
-        squares = self._owned @ moved.square().sum(0)
+    def value(self, moved: Tensor) -> Tensor:
+        return self._squares(moved).sqrt().sum()
+
+    def pull(self, moved: Tensor) -> Tensor:
+        squares = self._squares(moved)
         inverse = squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt()
-        return (squares * inverse).sum(), moved * (inverse @ self._pulled)
+        return moved * (inverse @ self._pulled)
+
+    def _squares(self, moved: Tensor) -> Tensor:
+        return self._owned @ moved.square().sum(0)
 
 
 class SquaredRestraint:
@@ -54,9 +63,14 @@ class SquaredRestraint:
                 self._weights[own.unsqueeze(1), own] += weights.to(like)
         self._pulled = 2 * movable.to(like)
 
-    def __call__(self, moved: Tensor) -> tuple[Tensor, Tensor]:
-        weighted = moved * self._weights if self._weights.dim() == 1 else moved @ self._weights
-        return (moved * weighted).sum(), weighted * self._pulled
+    def value(self, moved: Tensor) -> Tensor:
+        return (moved * self._weighted(moved)).sum()
+
+    def pull(self, moved: Tensor) -> Tensor:
+        return self._weighted(moved) * self._pulled
+
+    def _weighted(self, moved: Tensor) -> Tensor:
+        return moved * self._weights if self._weights.dim() == 1 else moved @ self._weights
 
 
 def energy_weights(gram: Gram, basis: Tensor) -> Tensor:
