@@ -148,8 +148,25 @@ def test_what_is_read_of_a_held_weight_is_what_it_is(seed: int, free: int, outpu
     held = PartlyHeld(pool, anchor, pool[:, :free]) if free else Held.of(anchor, pool)
     outside = drawn(generator, outputs, 9) @ (torch.eye(9).double() - pool @ pool.T)
     weight = anchor + drawn(generator, outputs, free) @ held.free.T + outside
-    left = pool @ drawn(generator, 6, 4)
+    still = pool[:, free:] @ drawn(generator, 6 - free, 2)
+    left = torch.cat([pool[:, :free].flip(1), still, pool[:, : free // 2]], dim=1)
     reading = Reading(held, left)
     moved = held.moved(weight) if isinstance(held, PartlyHeld) else held.still
     assert torch.allclose(reading.after(moved), weight @ left, atol=1e-10)
     assert reading.turns == (free > 0)
+    turn, rows = held.free.T @ left, drawn(generator, 3, left.shape[1])
+    assert torch.allclose(reading.back(rows), rows @ turn.T, atol=1e-10)
+    assert torch.allclose(reading.times(rows.T), turn @ rows.T, atol=1e-10)
+    assert torch.allclose(reading.plus(rows, rows @ turn.T), rows + rows @ turn.T @ turn, atol=1e-10)
+
+
+@given(seeds, st.integers(0, 5), st.integers(1, 9))
+def test_a_scaling_reads_free_columns_or_what_is_orthogonal_to_them(seed: int, free: int, outputs: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    pool, weight = pool_of(40, 30, generator), drawn(generator, outputs, 40)
+    owned, may_move = torch.rand(2, 30, generator=generator) < 0.8, torch.arange(30) < free
+    owned[0] |= may_move  # nothing is free that no selected task owns
+    scaling = Scaling.identity(pool, owned, supports_of(weight, pool, owned, may_move), like=weight)
+    turn = pool[:, may_move].T @ scaling.left
+    assert torch.allclose(turn, (turn > 0.5).double(), atol=1e-10)
+    assert bool((turn > 0.5).any(1).all())

@@ -53,13 +53,14 @@ class ProjectedProduct:
 
     def outside(self, rows: Tensor, seen: Tensor | None) -> Tensor:
         """The rows, projected; ``seen`` is what they are along the columns of the scaling."""
-        if seen is None or self._covered is None:
+        if seen is None or self._covered is None or not self.projector.asks:
             return self.projector(rows)
-        return self.projector.knowing(rows, seen if seen.shape[1] == len(self._covered) else seen[:, self._covered])
+        every = seen.shape[1] == len(self._covered)
+        return self.projector.knowing(rows, seen if every else seen.index_select(1, self._covered))
 
     def along(self, seen: Tensor) -> Tensor | None:
         """What of it is along the free columns, if that can be told."""
-        return None if self._uncovered is None or self.free is None else seen[:, self._uncovered]
+        return None if self._uncovered is None or self.free is None else seen.index_select(1, self._uncovered)
 
     def give(self, along: Tensor | None) -> None:
         """A gradient has been given; so it is along the free columns, if that is known."""
@@ -91,7 +92,7 @@ class _Product(torch.autograd.Function):
             along = seen @ applied.mT
             y = torch.addmm(y, along, reading.anchored.mT)
             if reading.turns:
-                turned, moved = along @ reading.turn.mT, moved.to(along)
+                turned, moved = reading.back(along), moved.to(along)
                 y = torch.addmm(y, turned, moved.mT)
         ctx.product, ctx.scaled = product, scaled
         ctx.save_for_backward(vectors, weight, bias, matrix, applied, seen, turned, moved)
@@ -111,7 +112,7 @@ class _Product(torch.autograd.Function):
                 scaling, reading, _ = ctx.scaled
                 back = delta @ reading.anchored
                 if reading.turns:
-                    back = torch.addmm(back, delta @ moved.to(weight.dtype), reading.turn)
+                    back = reading.plus(back, delta @ moved.to(weight.dtype))
                     vectors = torch.addmm(vectors, turned.to(weight.dtype), reading.free.mT)
                 of_matrix = (back.mT @ seen.to(weight.dtype)).mul_(scaling.root)
                 if of_vectors is not None:
@@ -158,7 +159,7 @@ class _ScaledWeight(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 along = product.along(seen)
                 if reading.turns:
-                    of_moved = (seen @ applied.mT) @ reading.turn.mT
+                    of_moved = seen @ reading.times(applied).mT
                     gradient = torch.addmm(gradient, of_moved, reading.free.mT)
                     along = None if along is None else along + of_moved
                 of_weight = product.outside(gradient, seen)

@@ -159,18 +159,32 @@ class PartlyHeld:
 
 
 class Reading:
-    """What is read of a held weight, ``W L``, for an L (d x q) out of the pool's columns.
+    """What is read of a held weight, ``W L``, for the L of a scaling: d x q.
 
-    It is known without a look at all of W: ``W L = anchor L + moved (free' L)``.
+    It is known without a look at all of W: ``W L = anchor L + moved T`` with ``T = free' L``. A column of L is one of
+    the free columns or orthogonal to them all, so T, of zeros and ones, is told by its ones and takes no product.
     """
 
     def __init__(self, held: Held | PartlyHeld, left: Tensor) -> None:
         self.free = held.free.to(left)
         self.anchored = held.read(left)
-        self.turn = self.free.mT @ left
-        """What a move along the free columns is in what is read: f x q."""
-        self.turns = len(self.turn) > 0
+        ones = (self.free.mT @ left > 0.5).nonzero()
+        self._columns, self._places = ones[:, 0], ones[:, 1]
+        self.turns = self.free.shape[1] > 0
 
     def after(self, moved: Tensor) -> Tensor:
         """What is read once the weight has moved so far."""
-        return self.anchored + moved.to(self.turn) @ self.turn if self.turns else self.anchored
+        return self.plus(self.anchored, moved.to(self.anchored)) if self.turns else self.anchored
+
+    def plus(self, rows: Tensor, moved: Tensor) -> Tensor:
+        """``rows + moved T``."""
+        return rows.index_add(1, self._places, moved.index_select(1, self._columns))
+
+    def back(self, rows: Tensor) -> Tensor:
+        """``rows T'``."""
+        back = rows.new_zeros(len(rows), self.free.shape[1])
+        return back.index_add_(1, self._columns, rows.index_select(1, self._places))
+
+    def times(self, matrix: Tensor) -> Tensor:
+        """``T matrix``."""
+        return self.back(matrix.mT).mT

@@ -24,8 +24,9 @@ class Projector:
         self.by_complement = dimension - self.rank < CLEARLY_FEWER * self.rank
         self._columns = complement(protected) if self.by_complement else protected
         # By the complement there are two products, but with the same columns: the second time they are in the cache.
-        worth_knowing = not self.by_complement or self.rank < 1.5 * self.columns
-        self._protected = protected if worth_knowing else None
+        self.asks = not self.by_complement or self.rank < 1.5 * self.columns
+        """Whether it is any shorter to project where ``matrix U`` is known."""
+        self._protected = protected if self.asks else None
         self._probes: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, matrix: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ class Projector:
             matrix.addmm_(matrix @ self._columns, self._columns.T, alpha=-1)
 
     def knowing(self, matrix: Tensor, inside: Tensor) -> Tensor:
-        """The same where ``matrix U`` is known, if that is any shorter."""
+        """The same where ``matrix U`` is known, if it asks for that."""
         if self._protected is None:
             return self(matrix)
         return torch.addmm(matrix, inside, self._protected.to(matrix).T, alpha=-1)
