@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ MAKES: dict[str, Any] = {
     "dictionary": {"x": X, "y": Y},
     "ordered dictionary": OrderedDict(x=X, y=Y),
     "named tuple": Pair(X, Y),
+    "values in a list": (X, [0, 1, 2, 3, 4, 5]),
+    "values in a tuple": {"x": X, "y": tuple("abcdef")},
     "nested": {"inputs": {"ids": X, "mask": X > 3}, "labels": [Y], "name": "six"},
 }
 
@@ -107,3 +110,61 @@ def test_batches_of_another_make_or_kind_stay_as_they_are(other: Any) -> None:
 
 def test_lists_stay_lists() -> None:
     assert isinstance(batches.joined([[X, Y], [X, Y]], 10**6)[0], list)
+
+
+IMAGES = [torch.full((3, 4, 4), float(sample)) for sample in range(6)]
+
+
+@pytest.mark.parametrize("targets", [list(range(6)), [{"box": torch.ones(2, 4)} for _ in range(6)], tuple("abcdef")])
+def test_a_list_of_samples_is_cut_by_samples(targets: Any) -> None:
+    batch = (IMAGES, targets)
+    assert batches.size(batch) == 6
+    images, kept = batches.first(batch, 2)
+    assert [image.shape for image in images] == [(3, 4, 4)] * 2
+    assert kept == targets[:2]
+    assert type(kept) is type(targets)
+
+
+def test_several_tensors_for_each_sample_are_cut_one_by_one() -> None:
+    inputs, targets = batches.first(([X, X + 1], [Y, Y]), 2)
+    assert [len(tensor) for tensor in (*inputs, *targets)] == [2, 2, 2, 2]
+    inputs, targets = batches.first(([X[:2], X[2:4]], [Y[:2], Y[2:4]]), 1)
+    assert [len(tensor) for tensor in (*inputs, *targets)] == [1, 1, 1, 1]
+
+
+def test_a_batch_with_several_rows_for_a_sample_is_left_whole() -> None:
+    views = torch.cat([X, X])
+    assert [len(part) for part in batches.first((X, Y, views), 2)] == [6, 6, 12]
+    assert [batches.size(batch) for batch in batches.take([(X, Y, views)] * 3, 7)] == [6, 6]
+
+
+class Wrapping(MutableMapping):  # type: ignore[type-arg]
+    """A mapping of somebody's own, whose shallow copies share its data."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.data[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.data[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def test_nothing_is_written_into_somebodys_batch() -> None:
+    batch = Wrapping({"x": X, "y": Y})
+    assert batches.size(batch) == 6
+    beginning = batches.first(batch, 2)
+    assert isinstance(beginning, Wrapping)
+    assert len(beginning["x"]) == len(beginning["y"]) == 2
+    assert batch["x"] is X
+    assert batch["y"] is Y

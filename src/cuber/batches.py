@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
@@ -22,39 +23,80 @@ def map_tensors(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
     """The same batch with every tensor in it replaced by ``function(tensor)``."""
     if isinstance(batch, Tensor):
         return function(batch)
+    return _map_parts(batch, lambda value: map_tensors(value, function))
+
+
+def _map_parts(batch: Batch, function: Callable[[Any], Any]) -> Batch:
+    """The same batch with everything that lies directly in it replaced; whatever it is made of, it stays."""
     if isinstance(batch, MutableMapping):
-        mapped = copy.copy(batch)  # whatever kind of mapping it is, it stays one
+        # Of a mapping that we do not know, a shallow copy may be another view of the same data.
+        mapped = copy.copy(batch) if isinstance(batch, dict | UserDict) else copy.deepcopy(batch)
         for key, value in batch.items():
-            mapped[key] = map_tensors(value, function)
+            mapped[key] = function(value)
         return mapped
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(map_tensors(value, function) for value in batch))
+        return type(batch)(*map(function, batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(map_tensors(value, function) for value in batch)
+        return type(batch)(map(function, batch))
     return batch
 
 
 def size(batch: Batch) -> int:
-    """The number of samples: the length of the first tensor in the batch that has one, 1 where there is none."""
-    lengths: list[int] = []
+    """The number of samples: how long tensors are that lie directly in the batch, or lists of other things there.
+
+    Where there are neither, as long as the first tensor further inside; 1 where there is none.
+    """
+    direct = _parts(batch)
+    lengths = [len(value) for value in direct if isinstance(value, Tensor) and value.dim()]
+    lengths += [len(value) for value in direct if _is_sequence(value) and not all(map(_holds_tensors, value))]
     map_tensors(batch, lambda tensor: lengths.append(len(tensor)) if tensor.dim() else None)
     return lengths[0] if lengths else 1
 
 
+def _parts(batch: Batch) -> list[Any]:
+    if isinstance(batch, MutableMapping):
+        return list(batch.values())
+    return list(batch) if isinstance(batch, list | tuple) else [batch]
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, list | tuple) and not hasattr(value, "_fields")
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, Tensor) or _is_sequence(value)
+
+
 def first(batch: Batch, count: int) -> Batch:
-    """The first ``count`` samples of a batch."""
-    return part(batch, slice(count))
+    """The first ``count`` samples of a batch; all of it where a sample has several rows, and we cannot know which."""
+    whole = size(batch)
+    lengths = [len(value) for value in _parts(batch) if isinstance(value, Tensor) and value.dim()]
+    several = any(length > whole > 0 and length % whole == 0 for length in lengths)
+    return batch if several else part(batch, slice(count))
 
 
 def part(batch: Batch, which: slice) -> Batch:
-    """Some samples of a batch."""
-    return map_samples(batch, lambda tensor: tensor[which])
+    """Some samples of a batch: of its tensors, and of lists that lie directly in it."""
+    whole = size(batch)
+
+    def cut(tensor: Tensor) -> Tensor:
+        return tensor[which] if _has_length(tensor, whole) else tensor
+
+    def of_part(value: Any) -> Any:
+        listed = _is_sequence(value) and len(value) == whole and not all(_has_length(item, whole) for item in value)
+        return type(value)(value[which]) if listed else map_tensors(value, cut)
+
+    return cut(batch) if isinstance(batch, Tensor) else _map_parts(batch, of_part)
+
+
+def _has_length(value: Any, length: int) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0 and len(value) == length
 
 
 def map_samples(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
     """The same batch with every tensor in it that has an entry for each sample replaced by ``function(tensor)``."""
     whole = size(batch)
-    return map_tensors(batch, lambda tensor: function(tensor) if tensor.dim() and len(tensor) == whole else tensor)
+    return map_tensors(batch, lambda tensor: function(tensor) if _has_length(tensor, whole) else tensor)
 
 
 def to(batch: Batch, device: torch.device) -> Batch:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn import functional
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, FineTune
 from tests.loops import learn, logits, loss_fn, same_bits, train
@@ -212,3 +214,41 @@ def test_functional_transforms_and_exports_of_weights_work() -> None:
     assert torch.allclose(per_sample.squeeze(1), model(x), atol=1e-5)
     with torch.inference_mode():
         assert torch.allclose(model(x), logits(learner, 1, x), atol=1e-6)
+
+
+def test_forward_mode_differentiation_works_in_every_task() -> None:
+    learner = TRGP(nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, 3)), eps1=0.0, threshold=0.8)
+    x, direction = torch.randn(4, 8), torch.randn(4, 8)
+    for task in range(2):
+        learner.begin_task(CASES["mlp"].loader(task), loss_fn)
+        with forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(learner.model(forward_ad.make_dual(x, direction))).tangent
+        _, expected = torch.autograd.functional.jvp(learner.model.eval(), x, direction)
+        learner.model.train()
+        assert torch.allclose(tangent, expected, atol=1e-5)
+        train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), CASES["mlp"].loader(task))
+        learner.end_task(CASES["mlp"].loader(task))
+
+
+def test_batches_of_lists_are_cut_as_others_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = [
+        ([torch.randn(3, 4, 4, generator=generator) for _ in range(8)], [sample % 2 for sample in range(8)])
+        for _ in range(3)
+    ]
+
+    def forward(model: nn.Module, batch: Any) -> Tensor:
+        return functional.cross_entropy(model(torch.stack(batch[0])), torch.tensor(batch[1]))
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    expected = GPM(copy.deepcopy(model), samples=12, threshold=0.9)
+    learner = GPM(model, samples=12, threshold=0.9, forward=forward)
+    learner.begin_task(images)
+    learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1))
+    learner.end_task(images)
+    stacked = [(torch.stack(x), torch.tensor(y)) for x, y in images]
+    expected.begin_task(stacked, functional.cross_entropy)
+    expected.wrap(torch.optim.SGD(expected.parameters(), lr=0.1))
+    expected.end_task(stacked)
+    for name, pool in learner.memory.items():
+        assert torch.allclose(pool.basis, expected.memory[name].basis, atol=1e-5)

@@ -241,3 +241,50 @@ def test_gradients_that_agree_improve_the_old_task() -> None:
     assert learner.regimes[1]["linear"][0].cosine == pytest.approx(1.0, abs=1e-4)
     with torch.no_grad(), learner.as_task(0) as model:
         assert float(functional.mse_loss(model(x), y)) < before
+
+
+def test_a_snapshot_from_before_a_fall_is_what_the_task_ends_with() -> None:
+    learner = learner_of()
+    learn(learner, task_on(0, 1))
+    loader = task_on(0, 1, 2, seed=3)
+    optimizer = begin(learner, loader)
+    step(learner, optimizer, loader, 2)
+    best = learner.snapshot()
+    restored = learner.model.weight.detach().clone()
+    step(learner, optimizer, loader, 5)
+    learner.eps2 = 2.0
+    learner.end_epoch()
+    assert numbers(learner) == {0: 2}
+    step(learner, optimizer, loader, 2)
+    best.restore()
+    learner.end_task(loader)
+    assert torch.allclose(learner.model.weight.detach(), restored, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias_first", [False, True])
+def test_the_pull_is_the_same_whichever_optimizer_has_the_bias(bias_first: bool) -> None:
+    def trained(several: bool) -> Tensor:
+        torch.manual_seed(0)
+        model = nn.Linear(DIMENSION, OUTPUTS)
+        learner = CUBER(model, eps1=0.0, eps2=-1.0, lam=1.0, penalty="squared", threshold=1.0)
+        for task in range(2):
+            loader = task_on(0, 1, 2, seed=task)
+            learner.begin_task(loader, functional.mse_loss)
+            groups = [[p for p in learner.parameters() if p is not model.bias], [model.bias]]
+            if several and task:
+                optimizers = [learner.wrap(torch.optim.SGD(group, lr=0.1)) for group in groups]
+            else:
+                optimizers = [learner.wrap(torch.optim.SGD([{"params": group} for group in groups], lr=0.1))]
+            for _ in range(6):
+                learner.model.zero_grad()
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                functional.mse_loss(model(loader[0][0]), loader[0][1]).backward()
+                for optimizer in optimizers[:: -1 if bias_first else 1]:
+                    optimizer.step()
+            learner.end_epoch()
+            assert task == 0 or numbers(learner) == {0: 3}
+            learner.end_task(loader)
+        return torch.cat([model.weight, model.bias.unsqueeze(1)], 1).detach()
+
+    assert torch.allclose(trained(several=True), trained(several=False), atol=1e-6)

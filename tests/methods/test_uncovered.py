@@ -21,6 +21,13 @@ class Shouting(nn.Linear):
         return super().forward(x).tanh()
 
 
+class Standardized(nn.Conv2d):
+    """Convolves with another weight than its own."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(input, weight - weight.mean((1, 2, 3), keepdim=True), bias)
+
+
 class Functional(nn.Module):
     """A Linear whose weight is used and which is never called."""
 
@@ -139,3 +146,10 @@ def test_an_error_at_construction_leaves_the_model_free_for_the_next_learner() -
 def test_a_model_without_any_protectable_layer_is_refused_with_the_reasons(model: nn.Module) -> None:
     with pytest.raises(CuberError, match=r"no layer of this model can be protected \(.+\)"):
         GPM(model)
+
+
+def test_a_convolution_with_a_way_of_its_own_is_not_called_protected() -> None:
+    model = nn.Sequential(Standardized(2, 3, 1), nn.Flatten(), nn.Linear(12, 3))
+    learner = GPM(model)
+    assert learner.layers.keys() == {"2"}
+    assert learner.uncovered_parameters["0.weight"] == "Standardized with a forward of its own"

@@ -90,3 +90,14 @@ def test_falling_is_to_regime_2_and_remembers_the_epoch() -> None:
     regime = Regime(3, ratio=0.8, cosine=0.1)
     regime.fall(4)
     assert regime == Regime(2, ratio=0.8, cosine=0.1, fell=4)
+
+
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_of_tasks_that_own_the_same_columns_the_first_are_taken(columns: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(40, columns, generator=generator, dtype=torch.float64)).Q
+    pool = Pool(basis, torch.ones(3, columns, dtype=torch.bool))
+    ratios = projection_ratios(torch.randn(6, 40, generator=generator, dtype=torch.float64), pool)
+    assert ratios[0] == ratios[1] == ratios[2]
+    decided = decide_regimes(ratios, lambda _: (False, None), eps1=0.0, most=2)
+    assert [decided[task].number for task in range(3)] == [2, 2, 1]

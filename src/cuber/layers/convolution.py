@@ -14,6 +14,8 @@ from cuber.layers.rule import Rule, register
 
 @register(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class ConvolutionRule(Rule):
+    computed_by = ("forward", "_conv_forward")
+
     @staticmethod
     def vectors(layer: nn.Module, x: Tensor) -> Tensor:
         return ConvolutionRule.patches(layer, x).vectors()

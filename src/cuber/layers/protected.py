@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.forward_ad import unpack_dual
 from torch.func import debug_unwrap
 
 from cuber.device import full_precision
+from cuber.errors import CuberError
 from cuber.layers.product import HeldScaling, ProjectedProduct, multiplied
 from cuber.layers.rule import Rule
 from cuber.subspace import Gram, Held, PartlyHeld, Projector, Reading, Scaling
@@ -70,6 +72,20 @@ class ProtectedLayer:
     def trains(self) -> bool:
         """Whether nobody has frozen it, or a part of it."""
         return all(parameter.requires_grad for parameter in self.parameters)
+
+    @property
+    def moves(self) -> bool:
+        """Whether an optimizer may move any of it: also what is frozen, by a gradient that somebody has left there."""
+        return any(parameter.requires_grad or parameter.grad is not None for parameter in self.parameters)
+
+    def require_whole(self) -> None:
+        """Raise if somebody has frozen a part of it since the task began: [W | b] can only be protected as one."""
+        if self.with_bias and self.parameter.requires_grad != self.bias.requires_grad:  # type: ignore[union-attr]
+            frozen = "weight" if self.bias.requires_grad else "bias"  # type: ignore[union-attr]
+            raise CuberError(
+                f"the {frozen} of layer '{self.name}' was frozen in the middle of a task: its weight and bias are "
+                "protected as one; freeze both, or set requires_grad back"
+            )
 
     @property
     def dimensions_after_units(self) -> int:
@@ -260,6 +276,8 @@ class ProtectedLayer:
         weight = self.parameter
         if torch.compiler.is_compiling() or debug_unwrap(x) is not x or debug_unwrap(weight) is not weight:
             return None  # torch.compile and torch.func cannot look inside
+        if unpack_dual(x).tangent is not None or unpack_dual(weight).tangent is not None:
+            return None  # nor can forward-mode differentiation
         return self.product
 
     def _saves(self, product: ProjectedProduct | None, x: Tensor) -> bool:

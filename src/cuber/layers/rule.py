@@ -19,6 +19,8 @@ class Rule(ABC):
     is taken care of elsewhere, as the weight of one more input that is always 1.
     """
 
+    computed_by: tuple[str, ...] = ("forward",)
+    """The methods that a layer computes with: one that overrides any of them is not what the rule is for."""
     multiplies = False
     """True if the layer is nothing but a product with its last dimension, so that inputs can be scaled instead."""
 
@@ -86,6 +88,8 @@ def register(*layer_types: type[nn.Module]) -> Callable[[type[Rule]], type[Rule]
 def rule_for(module: nn.Module) -> type[Rule] | None:
     """The rule that covers a module; a subclass is covered as long as it computes what its parent computes."""
     for layer_type, rule in RULES.items():
-        if isinstance(module, layer_type) and type(module).forward is layer_type.forward:
+        if isinstance(module, layer_type) and all(
+            getattr(type(module), method) is getattr(layer_type, method) for method in rule.computed_by
+        ):
             return rule
     return None

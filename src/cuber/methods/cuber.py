@@ -6,7 +6,6 @@ with, the weights may move there, held back by a penalty, for as long as the agr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +61,8 @@ class CUBER(TRGP):
         self.energies: list[dict[str, Tensor]] = []
         """Task -> layer -> how much each direction of its subspace matters to it (penalty "energy")."""
         self._restraints: dict[str, Restraint | None] = {}
+        self._waiting: dict[str, set[int]] = {}
+        """Layer -> the optimizers (by id) whose steps are still to come with gradients that have been pulled."""
 
     # The algorithm
 
@@ -77,7 +78,8 @@ class CUBER(TRGP):
                 self._let_fall(layer.name, layer.gradient())
         super().before_step(optimizer)
         for layer, held, restraint, strength in self._restrained(optimizer):
-            layer.add_gradient(restraint.pull(layer.moved(held)), held.free, strength)
+            if not self._pulled_before(layer, optimizer):
+                layer.add_gradient(restraint.pull(layer.moved(held)), held.free, strength)
 
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
         values = [
@@ -90,10 +92,8 @@ class CUBER(TRGP):
         """The layers that are pulled back, by what, and how strongly."""
         for layer in self._layers_of(optimizer):
             restraint, held = self._restraints.get(layer.name), layer.held
-            if restraint and isinstance(held, PartlyHeld):
-                strength = self._strength(layer, optimizer, restraint.tasks)
-                if strength:
-                    yield layer, held, restraint, strength
+            if restraint and isinstance(held, PartlyHeld) and self.lam:
+                yield layer, held, restraint, self._strength(layer, optimizer, restraint.tasks)
 
     def after_step(self, optimizer: Optimizer) -> None:
         if self._steps_straight(optimizer):
@@ -101,24 +101,36 @@ class CUBER(TRGP):
                 layer.carry(-float(optimizer.param_groups[0]["lr"]))
         super().after_step(optimizer)
 
-    def _strength(self, layer: ProtectedLayer, optimizer: Optimizer, tasks: int) -> float:
-        """``lam``, or less where a step would take the weights past the point that the penalty pulls them to.
+    def _pulled_before(self, layer: ProtectedLayer, optimizer: Optimizer) -> bool:
+        """Whether the gradients were pulled when another optimizer began its step, which has a part of the layer."""
+        if len(self._wrapped) < 2:
+            return False
+        if id(optimizer) in (waiting := self._waiting.setdefault(layer.name, set())):
+            waiting.remove(id(optimizer))
+            return True
+        others = (other for other in self._wrapped if other is not optimizer)
+        self._waiting[layer.name] = {id(other) for other in others if layer in self._layers_of(other)}
+        return False
 
-        0 for an optimizer that has not got the weight: the one that has adds the penalty.
-        """
-        for group in optimizer.param_groups:
-            if any(parameter is layer.parameter for parameter in group["params"]):
-                most = math.inf if self.penalty == "norm" else 1 / max(2 * float(group.get("lr", 0)) * tasks, 1e-12)
-                return min(self.lam, most)
-        return 0.0
+    def _strength(self, layer: ProtectedLayer, optimizer: Optimizer, tasks: int) -> float:
+        """``lam``, or less where a step would take the weights past the point that the penalty pulls them to."""
+        if self.penalty == "norm":
+            return self.lam
+        ours = set(map(id, layer.parameters))
+        rates = [
+            float(group.get("lr", 0)) for group in optimizer.param_groups if any(id(p) in ours for p in group["params"])
+        ]
+        return min(self.lam, 1 / max(2 * max(rates) * tasks, 1e-12))
 
     def end_epoch(self) -> None:
         super().end_epoch()
+        self._waiting = {}
         if self.check == "epoch" and any(map(self._changing, self.layers)):
             for name, gradient in self.mean_gradients(self._sample).items():
                 self._let_fall(name, gradient)
 
     def _finish(self, loader: Iterable[Batch]) -> None:
+        self._require_trained("end_task")
         gradients = self.mean_gradients(loader)
         super()._finish(loader)
         self.gradients.append({name: PrunedGradient.of(g, self.keep) for name, g in gradients.items()})
@@ -182,6 +194,7 @@ class CUBER(TRGP):
         }
 
     def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
         if self.penalty == "energy" and len(state["energies"]) < state["tasks"]:
             raise CuberError("this state was saved by a CUBER with another penalty than 'energy': choose the same")
 

@@ -94,6 +94,7 @@ class GPM(LayerwiseMethod):
         straight = self._steps_straight(optimizer)
         for layer in self._layers_of(optimizer):
             projector, held = self._projectors[layer.name], self._held[layer.name]
+            layer.require_whole()
             if not layer.is_projected() and projector.rank:
                 layer.project_gradient(projector)
             if projector.rank and not straight and isinstance(held, Held):
@@ -163,8 +164,12 @@ class GPM(LayerwiseMethod):
             for name, layer in self.layers.items():
                 projector = self._projectors[name]
                 layer.recall(None)
-                if projector.rank and layer.trains and (all_layers or not self._stays(layer)):
+                if projector.rank and layer.moves and (all_layers or not self._stays(layer)):
                     layer.set_matrix(self._held[name].put_back(layer.matrix(), projector))
+
+    def _weights_restored(self) -> None:
+        for name, held in self._held.items():
+            held.follow(self.layers[name].matrix().detach())
 
     def _leave_task(self) -> None:
         for layer in self.layers.values():
@@ -188,7 +193,7 @@ class GPM(LayerwiseMethod):
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
             for batch in batches.take(loader, self.sample_size):
                 present = batches.size(batch)
-                self.loss(batch)
+                self._try_loss(batch, "batches")
                 seen += present
         for name, gram in grams.items():
             if not gram.energy < float("inf"):

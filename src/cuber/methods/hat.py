@@ -216,10 +216,6 @@ class HAT(ModulatedSteps):
             "step": self._step,
         }
 
-    def _check_state(self, state: dict[str, Any]) -> None:
-        for name in state["places"].keys() - self.layers.keys():
-            raise CuberError(f"layer '{name}' has a gate in this state but is frozen here: thaw it while loading")
-
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self.embeddings = [

@@ -36,6 +36,8 @@ class LayerwiseMethod(Method):
         """Trained parameters that no rule covers, with the reason."""
         self._bypassed: set[str] = set()
         self._trained_around: set[str] = set()
+        self._trained: set[str] = set()
+        """The layers that the present task was begun with."""
         try:
             self._scan()
         except CuberError:
@@ -107,6 +109,15 @@ class LayerwiseMethod(Method):
                 "build it from learner.parameters(), after begin_task, or wrap the one that has them first"
             )
 
+    def _require_trained(self, verb: str) -> None:
+        """Raise if somebody has frozen a layer since the task began."""
+        for name in sorted(self._trained & self.layers.keys()):
+            if not self.layers[name].trains:
+                raise CuberError(
+                    f"{verb}: layer '{name}' was trained in this task and is frozen now, so that its gradient is not "
+                    f"known: set requires_grad back before {verb}"
+                )
+
     def _freeze(self) -> None:
         self._freezer.thaw()
         self._scan()
@@ -169,6 +180,7 @@ class LayerwiseMethod(Method):
 
     def _first_look(self) -> None:
         super()._first_look()
+        self._trained = {name for name, layer in self.layers.items() if layer.trains}
         called: set[str] = set()
         with observed(self.layers.values(), lambda layer, *_: called.add(layer.name)):
             reached = self.mean_gradients(self._sample[:1])
@@ -188,13 +200,27 @@ class LayerwiseMethod(Method):
 
     def _state(self) -> dict[str, Any]:
         return super()._state() | {
+            "layers": {name: layer.with_bias for name, layer in self.layers.items()},
+            "trained": sorted(self._trained),
             "bypassed": sorted(self._bypassed),
             "trained_around": sorted(self._trained_around),
         }
 
+    def _check_state(self, state: dict[str, Any]) -> None:
+        for name, with_bias in state["layers"].items():
+            if name not in self.layers:
+                raise CuberError(f"layer '{name}' is protected in this state but frozen here: thaw it while loading")
+            if with_bias != self.layers[name].with_bias:
+                was, now = ("trained", "frozen") if with_bias else ("frozen", "trained")
+                raise CuberError(
+                    f"the bias of layer '{name}' is {was} in this state and {now} here: "
+                    "set its requires_grad back before the learner is made"
+                )
+
     def _restore(self, state: dict[str, Any]) -> None:
         self._bypassed = set(state["bypassed"])
         self._trained_around = set(state["trained_around"])
+        self._trained = set(state["trained"])
         for name in self._bypassed & self.layers.keys():
             self._give_up(layer := self.layers.pop(name))
             layer.detach()

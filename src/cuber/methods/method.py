@@ -18,6 +18,7 @@ from cuber.batches import Batch
 from cuber.device import device_of, full_precision
 from cuber.errors import CuberError
 from cuber.layers import Normalization, Statistics, evaluation_mode, strip_gates
+from cuber.methods.checks import check_loss, check_task
 from cuber.methods.ownership import Freezer, claim, release
 from cuber.methods.saved import check_saved
 from cuber.methods.settings import check_settings, setting, settings_of
@@ -174,12 +175,8 @@ class Method:
         """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
         if self._detached:
             raise CuberError("this learner has let go of its model (detach): make a new one")
-        if task is not None and (not isinstance(task, int) or isinstance(task, bool)):
-            raise CuberError(f"as_task takes the number of a task or None, not {task!r}")
-        known = self.tasks + (self.at_once if self.task is not None else 0)
-        if task is not None and not 0 <= task < known:
-            learnt = f"tasks 0 to {known - 1} have" if known > 1 else "only task 0 has" if known else "none has"
-            raise CuberError(f"as_task({task}): that task has not been learnt ({learnt})")
+        if task is not None:
+            check_task(task, known=self.tasks + (self.at_once if self.task is not None else 0))
         shown, statistics = self._shown, self._normalization.statistics()
         self._views += 1
         try:
@@ -192,7 +189,7 @@ class Method:
 
     def snapshot(self) -> Snapshot:
         """A copy of all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
-        return Snapshot([*self.parameters(), *self.model.buffers()])
+        return Snapshot([*self.parameters(), *self.model.buffers()], self._weights_restored)
 
     def detach(self) -> None:
         """Let go of the model: it is as it was before, with the weights it has now."""
@@ -292,6 +289,9 @@ class Method:
     def _finish(self, loader: Iterable[Batch]) -> None:
         """A task has been learnt: remember what must be. Raise before anything is changed."""
 
+    def _weights_restored(self) -> None:
+        """A snapshot has put back what training had changed."""
+
     def _check_state(self, state: dict[str, Any]) -> None:
         """Raise unless the method's own part of a state dict is one that it can take over."""
 
@@ -385,10 +385,7 @@ class Method:
                 with self._normalization.estimating(estimated):
                     for batch in self._sample[: max(1, len(self._sample) - 1)]:
                         self._try_loss(batch, "batches")
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise CuberError("the loss must be a tensor with one value, a mean over the batch")
-        if not bool(loss.isfinite()):
-            raise CuberError(f"task {self.tasks}: the loss is {float(loss)} before the first step; check the inputs")
+        check_loss(loss, self.tasks)
 
     def _try_loss(self, batch: Batch, which: str) -> Tensor:
         """The loss, where whatever the user's model and loss may raise becomes one sentence."""

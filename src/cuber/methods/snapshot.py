@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -11,8 +11,10 @@ from torch import Tensor
 class Snapshot:
     """A copy of tensors that training changes, which can be put back."""
 
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
+    def __init__(self, tensors: Iterable[Tensor], restored: Callable[[], None]) -> None:
         self._tensors = list(tensors)
+        self._restored = restored
+        """Told when the copied state has been put back."""
         self._copies = [tensor.detach().clone() for tensor in self._tensors]
 
     @torch.no_grad()
@@ -26,6 +28,7 @@ class Snapshot:
         """Put the copied state back."""
         for copy, tensor in zip(self._copies, self._tensors, strict=True):
             tensor.copy_(copy)
+        self._restored()
 
     def state(self) -> list[Tensor]:
         """The copies, to be saved."""

@@ -77,6 +77,9 @@ class Held:
         change = self.change(weight)
         return (weight - change @ self.basis.to(change).mT).to(weight)
 
+    def follow(self, weight: Tensor) -> None:
+        """The weight has been put back to where it was at some time in this task: along the pool, it is held there."""
+
     def state(self) -> dict[str, Any]:
         """What must be remembered."""
         kept = {"along": self.along, "size": self.size}
@@ -123,6 +126,11 @@ class PartlyHeld:
 
     def put_back(self, weight: Tensor, projector: Projector) -> Tensor:
         return self.whole + projector(weight - self.whole)
+
+    def follow(self, weight: Tensor) -> None:
+        """The same; along columns that have ceased to be free, it may have been elsewhere at that time."""
+        if self.reference is not None:
+            self.reference = weight.clone()
 
     def state(self) -> dict[str, Any]:
         return {"anchor": self.anchor} | ({} if self.reference is None else {"reference": self.reference})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from cuber.subspace.pool import Pool
@@ -32,7 +33,9 @@ def projection_ratios(gradient: Tensor, pool: Pool) -> list[float]:
     if norm == 0 or pool.size == 0:
         return [0.0] * pool.tasks
     energies = (gradient.to(pool.basis.dtype) @ pool.basis).square().sum(0)
-    return ((pool.owners.to(energies) @ energies).sqrt() / norm).tolist()
+    # Summed task by task, not as a product, which rounds equal rows differently: equals are chosen by their order.
+    explained = torch.stack([(owned * energies).sum() for owned in pool.owners])
+    return (explained.sqrt() / norm).tolist()
 
 
 def decide_regimes(
