@@ -15,6 +15,8 @@ import statistics
 import torch
 
 from cuber import Stream, Task, learn
+from cuber.errors import CuberError
+from cuber.experiments.grid import numbers
 from cuber.experiments.presets import BENCHMARKS
 from cuber.methods import METHODS
 from cuber.methods.cuber import PAPER
@@ -97,13 +99,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmark", choices=BENCHMARKS)
     parser.add_argument("--part", choices=["validation", "test"], default="test")
-    parser.add_argument("--seeds", default="0-4")
+    parser.add_argument("--seeds", default="0-4", help="as in 0-4 or 0,2,5")
     parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS), metavar="ROW")
     parser.add_argument("--epochs", type=int, help="other than the benchmark's")
     parser.add_argument("--stream", nargs="*", default=[], type=keyword, help="train_per_class=20, say")
     options = parser.parse_args()
-    first, last = map(int, options.seeds.split("-"))
-    seeds = range(first, last + 1)
+    try:
+        seeds = numbers(options.seeds)
+    except CuberError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
     print(f"{options.benchmark}, {options.part} part, seeds {options.seeds}; ± is the standard error")
     print(f"{'':26}{'ACC':>8}{'BWT':>16}{'ACC - TRGP':>18}{'BWT - TRGP':>16}{'in regime 3':>14}{'lasted':>8}")

@@ -20,7 +20,9 @@ from typing import Any
 from torch.nn import functional
 
 from cuber.batches import Batch
+from cuber.errors import CuberError
 from cuber.experiments import BENCHMARKS, Experiment
+from cuber.experiments.grid import numbers
 from cuber.experiments.run import limited
 from cuber.methods.cuber import CUBER, PAPER
 from cuber.statistics import mean, rank_correlation
@@ -168,13 +170,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", default=",".join(STREAMS))
     parser.add_argument("--settings", default=",".join(SETTINGS))
-    parser.add_argument("--seeds", default="0-9", help="first-last")
+    parser.add_argument("--seeds", default="0-9", help="as in 0-9 or 0,2,5")
     parser.add_argument("--keep", type=Path, help="a file for the rows; what is there is not run again")
     given = parser.parse_args()
-    first, last = map(int, given.seeds.split("-"))
+    try:
+        seeds = numbers(given.seeds)
+    except CuberError as error:
+        parser.error(str(error))
     found: list[Row] = json.loads(given.keep.read_text()) if given.keep and given.keep.exists() else []
     done = {(row["stream"], row["settings"], row["seed"]) for row in found}
-    for seed in range(first, last + 1):
+    for seed in seeds:
         for stream in given.streams.split(","):
             assert stream in BENCHMARKS, f"no such stream: {stream}"
             for name in given.settings.split(","):

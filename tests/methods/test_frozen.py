@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cuber import CUBER, GPM, OWM, TRGP, CuberError
+from cuber import CUBER, EWC, GPM, OWM, TRGP, CuberError
 from tests.loops import OPTIMIZERS, Watch, learn, logits, loss_fn, same_bits, train
 
 FIRST = "first"
@@ -119,6 +119,18 @@ def test_what_a_task_trained_is_not_frozen_when_its_gradient_is_asked_for() -> N
     learner.model.requires_grad_(True)
     learner.end_task(batches(0))
     assert learner.gradients[0].keys() == {"first", "last"}
+
+
+def test_what_ewc_has_trained_is_not_frozen_when_its_fisher_is_asked_for() -> None:
+    learner = EWC(network())
+    learner.begin_task(batches(0), loss_fn)
+    train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), batches(0))
+    learner.model.first.requires_grad_(False)
+    with pytest.raises(CuberError, match=r"end_task: 'first\.weight' was trained in this task and is frozen now"):
+        learner.end_task(batches(0))
+    learner.model.requires_grad_(True)
+    learner.end_task(batches(0))
+    assert "first.weight" in learner.importance
 
 
 def test_what_was_frozen_all_the_time_may_stay_so() -> None:

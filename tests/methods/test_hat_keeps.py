@@ -122,7 +122,7 @@ def test_a_state_whose_gates_have_no_layer_here_is_refused() -> None:
     learner = after_first_task("mlp")
     model: Any = CASE.model()
     model.layers[1].requires_grad_(False)
-    with pytest.raises(CuberError, match=r"layer 'layers\.1' has a gate in this state but is frozen here"):
+    with pytest.raises(CuberError, match=r"layer 'layers\.1' is protected in this state but frozen here"):
         HAT(model).load_state_dict(learner.state_dict())
 
 

@@ -52,10 +52,13 @@ class EWC(Method):
         """m: parameter name -> where its weights are held."""
         self.constant = 0.0
         """c: what remains of the sum over tasks and weights when all weights are at the centre."""
+        self._trained: list[str] = []
+        """The parameters that the present task was begun with."""
 
     # The algorithm
 
     def _start(self) -> None:
+        self._trained = [name for name, _ in self.named_parameters()]
         if self.labels == "model":
             self._relabelled(self._sample[:1])  # better told now than after the training
 
@@ -81,6 +84,12 @@ class EWC(Method):
                     yield name, parameter
 
     def _finish(self, loader: Iterable[Batch]) -> None:
+        for name in self._trained:
+            if not self.model.get_parameter(name).requires_grad:
+                raise CuberError(
+                    f"end_task: '{name}' was trained in this task and is frozen now, so that nobody can tell what it "
+                    "means to the task: set requires_grad back before end_task"
+                )
         samples = batches.take(loader, self.samples)
         if self.labels == "model":
             samples = self._relabelled(samples)
@@ -136,6 +145,7 @@ class EWC(Method):
             "importance": dict(self.importance),
             "centre": dict(self.centre),
             "constant": self.constant,
+            "trained": self._trained,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -143,6 +153,7 @@ class EWC(Method):
         self.importance = {name: values.to(self.device) for name, values in state["importance"].items()}
         self.centre = {name: weights.to(self.device) for name, weights in state["centre"].items()}
         self.constant = state["constant"]
+        self._trained = list(state["trained"])
 
     def memory_bytes(self) -> dict[str, int]:
         return {

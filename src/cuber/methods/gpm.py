@@ -38,7 +38,11 @@ class GPM(LayerwiseMethod):
     """Protect the input subspace of every old task in every layer."""
 
     threshold: PerLayer = setting(
-        0.97, "fraction of the input energy that a task's subspace must hold", low=0, high=1, per_layer=True
+        0.97,
+        "fraction of the input energy that a task's subspace must hold, at most 0.999: the rest may be rounding",
+        low=0,
+        high=1,
+        per_layer=True,
     )
     threshold_step: float = setting(0.003, "what each further task adds to the threshold", low=0, high=1)
     samples: PerLayer = setting(300, "training samples that the bases are computed from", low=1, per_layer=True)
