@@ -57,8 +57,8 @@ def _line(figure: Figure, before: float | None) -> str:
         wanted = f"<= {figure.at_most:.3g}"
     elif figure.at_least is not None:
         wanted = f">= {figure.at_least:.3g}"
-    last = "" if before is None else f"{before:.3g}"
-    return f"{figure.name:66}{figure.value:9.3g} {figure.unit:2}{wanted:>10}{MARKS[figure.reached]:>10}{last:>9}"
+    last = "" if before is None else f"{before:.4g}"
+    return f"{figure.name:66}{figure.value:9.4g} {figure.unit:2}{wanted:>10}{MARKS[figure.reached]:>10}{last:>9}"
 
 
 if __name__ == "__main__":

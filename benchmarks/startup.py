@@ -10,7 +10,7 @@ from benchmarks.timing import Figure, seconds
 
 
 def measure(quick: bool) -> list[Figure]:
-    turns = 1 if quick else 9
+    turns = 3 if quick else 9
     help_takes = _median("from cuber.cli import main; main()", "--help", turns=turns)
     added = _median("import torch, cuber", turns=turns) - _median("import torch", turns=turns)
     return [
