@@ -288,3 +288,30 @@ def test_the_pull_is_the_same_whichever_optimizer_has_the_bias(bias_first: bool)
         return torch.cat([model.weight, model.bias.unsqueeze(1)], 1).detach()
 
     assert torch.allclose(trained(several=True), trained(several=False), atol=1e-6)
+
+
+def test_gradients_that_closures_make_are_pulled_for_each_optimizer() -> None:
+    def weight_moved(lam: float) -> float:
+        torch.manual_seed(0)
+        model = nn.Linear(DIMENSION, OUTPUTS)
+        learner = CUBER(model, eps1=0.0, eps2=-1.0, lam=lam, penalty="squared", threshold=1.0)
+        for task in range(2):
+            ((x, y),) = loader = task_on(0, 1, 2, seed=task)
+            learner.begin_task(loader, functional.mse_loss)
+            before = model.weight.detach().clone()
+            parts = [[p for p in learner.parameters() if p is not model.bias], [model.bias]]
+            optimizers = [learner.wrap(torch.optim.SGD(part, lr=0.1)) for part in parts]
+
+            def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+                model.zero_grad()
+                loss = functional.mse_loss(model(x), y)
+                loss.backward()
+                return loss
+
+            for _ in range(20):
+                for optimizer in reversed(optimizers):
+                    optimizer.step(closure)
+            learner.end_task(loader)
+        return float((model.weight.detach() - before).norm())
+
+    assert weight_moved(lam=2.0) < 0.5 * weight_moved(lam=0.0)

@@ -112,6 +112,12 @@ class CUBER(TRGP):
         self._waiting[layer.name] = {id(other) for other in others if layer in self._layers_of(other)}
         return False
 
+    def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        replaced = super()._on_step(optimizer, args, kwargs)
+        if replaced is not None:  # a closure makes gradients of its own, which nobody has pulled
+            self._waiting = {}
+        return replaced
+
     def _strength(self, layer: ProtectedLayer, optimizer: Optimizer, tasks: int) -> float:
         """``lam``, or less where a step would take the weights past the point that the penalty pulls them to."""
         if self.penalty == "norm":

@@ -24,9 +24,8 @@ class Projector:
         self.by_complement = dimension - self.rank < CLEARLY_FEWER * self.rank
         self._columns = complement(protected) if self.by_complement else protected
         # By the complement there are two products, but with the same columns: the second time they are in the cache.
-        self.asks = not self.by_complement or self.rank < 1.5 * self.columns
-        """Whether it is any shorter to project where ``matrix U`` is known."""
-        self._protected = protected if self.asks else None
+        worth_knowing = not self.by_complement or self.rank < 1.5 * self.columns
+        self._protected = protected if worth_knowing else None
         self._probes: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, matrix: Tensor) -> Tensor:
@@ -51,6 +50,11 @@ class Projector:
             torch.mm(matrix @ self._columns, self._columns.T, out=matrix)
         elif self.rank:
             matrix.addmm_(matrix @ self._columns, self._columns.T, alpha=-1)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is any shorter to project where ``matrix U`` is known."""
+        return self._protected is not None
 
     def knowing(self, matrix: Tensor, inside: Tensor) -> Tensor:
         """The same where ``matrix U`` is known, if it asks for that."""
