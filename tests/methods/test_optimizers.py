@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.testing import assert_close
 
-from cuber import CUBER, GPM, TRGP, CuberError, FineTune
+from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, FineTune
 from tests.loops import OPTIMIZERS, MakeOptimizer, Watch, learn, loss_fn, same_bits, sgd, train, weights
 from tests.models import CASES
 
@@ -211,3 +212,37 @@ def test_scalings_are_trained_by_the_same_optimizer() -> None:
     learner.end_task(CASE.loader(1))
     assert not any(".scaling." in name for name, _ in learner.named_parameters())
     assert before.keys() == weights(learner).keys()
+
+
+@pytest.mark.parametrize("kind", [GPM, CUBER, EWC, HAT, ER, AGEM], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_gradient_scaler_changes_nothing_also_where_the_step_itself_unscales(kind: type, fused: bool) -> None:
+    """Fused steps get scaled gradients: what a method adds to them must not be a thousand times too small."""
+    settings: dict[str, Any] = {"eps1": 0.0, "eps2": -1.0, "lam": 0.5} if kind is CUBER else {}
+    models = []
+    for scaler in (torch.amp.GradScaler("cpu", enabled=False), torch.amp.GradScaler("cpu", init_scale=1024.0)):
+        torch.manual_seed(0)
+        learner = kind(CASE.model(), **settings)
+        learn(learner, CASE.loader(0, samples=4))
+        learner.begin_task(CASE.loader(1), loss_fn)
+        optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1, fused=fused))
+        for x, y in CASE.loader(1):
+            optimizer.zero_grad()
+            scaler.scale(loss_fn(learner.model(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        models.append(learner.model)
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        assert_close(one, other)
+
+
+def test_a_fused_step_over_gradients_that_are_not_finite_is_none() -> None:
+    learner = in_second_task(eps1=0.0, eps2=-1.0, lam=0.5)
+    optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1, fused=True))
+    scaler, before = torch.amp.GradScaler("cpu", init_scale=1024.0), weights(learner)
+    for x, y in CASE.loader(1):
+        optimizer.zero_grad()
+        scaler.scale(loss_fn(learner.model(x), y) * float("inf")).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert all(map(torch.equal, weights(learner).values(), before.values()))

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cuber import batches
 from cuber.batches import Batch
-from cuber.device import device_of, full_precision
+from cuber.device import device_of, full_precision, unscale
 from cuber.errors import CuberError
 from cuber.layers import Normalization, Statistics, evaluation_mode, strip_gates
 from cuber.methods.checks import check_loss, check_task
@@ -342,14 +342,14 @@ class Method:
         for handles in self._wrapped.values():
             for handle in handles:
                 handle.remove()
-        self._wrapped = {}
-        self._sample = []
+        self._wrapped, self._sample = {}, []
         self._resumed = False
         self.task = None
 
     def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
+            unscale(optimizer)
             with full_precision(self.device):
                 self.before_step(optimizer)
             return None
