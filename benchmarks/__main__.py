@@ -1,6 +1,6 @@
 """Measure everything that speed and memory are promised for, beside what is wanted and what was measured last.
 
-python -m benchmarks [--quick] [--only steps,overhead,bases,kept,growth,startup] [--save]
+python -m benchmarks [--quick] [--only steps,floors,overhead,bases,kept,growth,startup] [--save]
 """
 
 from __future__ import annotations
@@ -12,11 +12,19 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import bases, growth, kept, overhead, startup, steps
+from benchmarks import bases, floors, growth, kept, overhead, startup, steps
 from benchmarks.timing import Figure, machine
 from cuber.allocation import keep_freed_memory
 
-PARTS = {"startup": startup, "steps": steps, "overhead": overhead, "bases": bases, "kept": kept, "growth": growth}
+PARTS = {
+    "startup": startup,
+    "steps": steps,
+    "floors": floors,
+    "overhead": overhead,
+    "bases": bases,
+    "kept": kept,
+    "growth": growth,
+}
 COMMITTED = Path(__file__).with_name("figures.json")
 MARKS = {True: "reached", False: "MISSED", None: ""}
 
