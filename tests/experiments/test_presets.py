@@ -9,7 +9,6 @@ import pytest
 
 from cuber import CuberError
 from cuber.experiments import BENCHMARKS, Experiment, run
-from cuber.experiments.presets import five_datasets, permuted_mnist, split_cifar100, split_miniimagenet
 from cuber.methods import METHODS
 from cuber.training.checks import check_fit
 
@@ -57,38 +56,43 @@ def test_table_of_the_subspace_methods(name: str) -> None:
         assert (settings["samples"], settings["threshold"], settings["threshold_step"]) == (samples, threshold, step)
         assert experiment.training().lr == lr
         assert settings.get("eps1", 0.5) == 0.5
-        assert settings.get("norm_statistics", "task") == ("task" if name == "permuted-mnist" else "batch")
     assert (settings["eps1"], settings["eps2"], settings["lam"], settings["penalty"]) == (0.5, 0.0, 1.0, "norm")
 
 
-def test_table_of_the_other_methods() -> None:
-    for name in PAPER:
-        recorded = {m: s for m, s in BENCHMARKS[name].settings.items() if m not in ("gpm", "trgp", "cuber", "finetune")}
-        row = CIFAR if name == "overlap-cifar100" else name
-        assert recorded == {method: values for (method, where), values in OTHERS.items() if where == row}
+@pytest.mark.parametrize("name", PAPER)
+def test_table_of_the_other_methods(name: str) -> None:
+    row = CIFAR if name == "overlap-cifar100" else name
+    for method in METHODS.keys() - {"gpm", "trgp", "cuber"}:
+        recorded = dict(BENCHMARKS[name].settings.get(method, {}))
+        recorded.pop("norm_statistics", None)
+        assert recorded == OTHERS.get((method, row), {})
 
 
-def test_the_tables_coefficients_of_ewc_are_kept_beside_those_that_belong_to_our_fisher() -> None:
-    assert permuted_mnist.LAM_OF_BATCH_MEANS == 1000
-    for preset in (split_cifar100, five_datasets, split_miniimagenet):
-        assert preset.LAM_OF_BATCH_MEANS == 5000
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", PAPER)
+def test_what_is_compared_is_normalized_alike(name: str, method: str) -> None:
+    usual = "task" if name == "permuted-mnist" else "batch"
+    for protocol in BENCHMARKS[name].protocols:
+        assert Experiment(name, method, protocol=protocol).method_settings().get("norm_statistics", "task") == usual
 
 
 @pytest.mark.parametrize(
-    ("name", "epochs", "batch", "code", "paper"),
+    ("name", "batch", "code", "paper"),
     [
-        ("permuted-mnist", 5, 10, (None, 2.0, 1e-5), (None, 2.0, 1e-5)),
-        (CIFAR, 200, 64, (6, 2.0, 1e-5), (6, 2.0, 1e-5)),
-        ("overlap-cifar100", 200, 64, (6, 2.0, 1e-5), (6, 2.0, 1e-5)),
-        (FIVE, 100, 64, (5, 3.0, 1e-3), (6, 2.0, 1e-5)),
-        (MINI, 100, 64, (5, 3.0, 1e-3), (6, 2.0, 1e-5)),
+        ("permuted-mnist", 10, (5, None, 2.0, 1e-5), (5, None, 2.0, 1e-5)),
+        (CIFAR, 64, (200, 6, 2.0, 1e-5), (200, 6, 2.0, 1e-5)),
+        ("overlap-cifar100", 64, (200, 6, 2.0, 1e-5), (200, 6, 2.0, 1e-5)),
+        (FIVE, 64, (100, 5, 3.0, 1e-3), (200, 6, 2.0, 1e-5)),
+        (MINI, 64, (100, 5, 3.0, 1e-3), (100, 6, 2.0, 1e-5)),
     ],
 )
-def test_schedules(name, epochs, batch, code, paper) -> None:
+def test_schedules(name, batch, code, paper) -> None:
     for protocol, expected in ((None, code), ("code", code), ("paper", paper)):
-        training = Experiment(name, protocol=protocol).training()
-        assert (training.epochs, training.batch_size) == (epochs, batch)
-        assert (training.patience, training.factor, training.floor) == expected
+        experiment = Experiment(name, protocol=protocol)
+        training = experiment.training()
+        assert training.batch_size == batch
+        assert (training.epochs, training.patience, training.factor, training.floor) == expected
+        assert experiment.notes() == []
     assert Experiment(MINI).method_settings()["threshold_step"] == 0.0
 
 

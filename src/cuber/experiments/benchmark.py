@@ -34,6 +34,8 @@ class Benchmark:
     """Seed -> stream; takes ``data_dir`` too where there are ``datasets``, and what ``options`` names."""
     network: Callable[[Stream], nn.Module]
     training: Training
+    protocols: Mapping[str, Protocol]
+    """By name; the first is the usual one."""
     settings: Settings = field(default_factory=dict)
     """What differs from the methods' own defaults; methods that are yet to come may be named too."""
     threads: int | None = None
@@ -42,8 +44,6 @@ class Benchmark:
     """Names of what it reads from the data directory."""
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """What may be chosen about its stream, and the values that there are."""
-    protocols: Mapping[str, Protocol] = field(default_factory=dict)
-    """By name, where there are several; the first is the usual one."""
 
 
 AGREED: Mapping[str, Protocol] = {"paper": Protocol(), "code": Protocol()}

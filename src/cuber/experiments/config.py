@@ -87,7 +87,8 @@ class Experiment:
 
     def notes(self) -> list[str]:
         """What a result should say about the training: that it was cut short."""
-        epochs, usual = self.training().epochs, self.preset.training.epochs
+        epochs = self.training().epochs
+        usual = self._protocol().training.get("epochs", self.preset.training.epochs)
         return [f"only {epochs} of {usual} epochs"] if epochs < usual else []
 
     def method_settings(self) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class Experiment:
     def about(self) -> dict[str, Any]:
         """What a result depends on beyond the training and the method's settings, for a run's configuration."""
         names = ("method", "tasks", "train_per_task", "test_per_task")
-        protocol = self.protocol or next(iter(self.preset.protocols), None)
+        protocol = self.protocol or next(iter(self.preset.protocols))
         options = {name: values[0] for name, values in self.preset.options.items()}
         chosen = {**options, **self._protocol().options, **self.options}
         return {name: getattr(self, name) for name in names} | {"protocol": protocol, "options": chosen}
@@ -127,13 +128,10 @@ class Experiment:
 
     def _protocol(self) -> Protocol:
         protocols = self.preset.protocols
-        if self.protocol is None:
-            return next(iter(protocols.values()), Protocol())
-        if not protocols:
-            raise CuberError(f"{self.benchmark} is not from the paper, so there is no protocol to choose")
-        if self.protocol not in protocols:
-            raise unknown("protocol", self.protocol, protocols)
-        return protocols[self.protocol]
+        name = next(iter(protocols)) if self.protocol is None else self.protocol
+        if name not in protocols:
+            raise unknown("protocol", name, protocols)
+        return protocols[name]
 
     def _check_kinds(self) -> None:
         for name in TEXTS:

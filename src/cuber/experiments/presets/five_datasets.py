@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from torch import nn
 
-from cuber.experiments.benchmark import Benchmark, Protocol, Settings
-from cuber.experiments.presets.batch_means import for_single_samples
+from cuber.experiments.benchmark import Benchmark, Protocol
+from cuber.experiments.presets.table import ewc, subspaces, with_batch_norm
 from cuber.networks import MultiHead, ReducedResNet18
 from cuber.streams import Stream, five_datasets
 from cuber.streams.five_datasets import ORDERS
 from cuber.training import Training
 
-BATCH = {"norm_statistics": "batch"}
-GPM = {**BATCH, "samples": 100, "threshold": 0.965, "threshold_step": 0.0}
-TRGP = {**GPM, "eps1": 0.5}
-CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
-
-LAM_OF_BATCH_MEANS = 5000
-"""EWC's coefficient in the paper's table."""
-EWC = {"lr": 0.03, "lam": for_single_samples(LAM_OF_BATCH_MEANS, tasks=5), "anchors": "last"}
-
-PAPER: Settings = {
-    "ewc": EWC,
-    "hat": {"lr": 0.1, "smax": 400, "c": 0.75},
-    "agem": {"lr": 0.1, "memory": 3000, "replay": 64},
-    "er": {"lr": 0.1, "memory": 3000, "replay": 64},
-    "gpm": GPM,
-    "trgp": TRGP,
-    "cuber": CUBER,
-    "finetune": BATCH,
-}
+SETTINGS = with_batch_norm(
+    {
+        "ewc": ewc(lr=0.03, lam=5000, tasks=5),
+        "hat": {"lr": 0.1, "smax": 400, "c": 0.75},
+        "agem": {"lr": 0.1, "memory": 3000, "replay": 64},
+        "er": {"lr": 0.1, "memory": 3000, "replay": 64},
+        **subspaces(samples=100, threshold=0.965),
+    }
+)
 """The paper's table of hyper-parameters; what it leaves open is as in its published code."""
 
 
@@ -45,11 +35,13 @@ FIVE_DATASETS = Benchmark(
     stream=five_datasets,
     network=resnet,
     training=Training(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3),
-    settings=PAPER,
+    settings=SETTINGS,
     datasets=ORDERS["code"],
     options={"order": tuple(ORDERS), "mnist_twice": (False, True)},
     protocols={
         "code": Protocol(),
-        "paper": Protocol(training={"patience": 6, "factor": 2.0, "floor": 1e-5}, options={"order": "paper"}),
+        "paper": Protocol(
+            training={"epochs": 200, "patience": 6, "factor": 2.0, "floor": 1e-5}, options={"order": "paper"}
+        ),
     },
 )

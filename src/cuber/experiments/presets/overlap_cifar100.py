@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cuber.experiments.benchmark import AGREED, Benchmark
-from cuber.experiments.presets.split_cifar100 import PAPER, TRAINING, alexnet
+from cuber.experiments.presets.split_cifar100 import SETTINGS, TRAINING, alexnet
 from cuber.streams import overlap_cifar100
 
 OVERLAP_CIFAR100 = Benchmark(
@@ -12,7 +12,7 @@ OVERLAP_CIFAR100 = Benchmark(
     stream=overlap_cifar100,
     network=alexnet,
     training=TRAINING,
-    settings=PAPER,
+    settings=SETTINGS,
     datasets=("cifar-100",),
     protocols=AGREED,
 )

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from torch import nn
 
-from cuber.experiments.benchmark import AGREED, Benchmark, Settings
-from cuber.experiments.presets.batch_means import for_single_samples
+from cuber.experiments.benchmark import AGREED, Benchmark
+from cuber.experiments.presets.table import ewc, subspaces
 from cuber.networks import MLP
 from cuber.streams import Stream, permuted_mnist
 from cuber.training import Training
-
-GPM = {"samples": 300, "threshold": [0.95, 0.99, 0.99], "threshold_step": 0.0}
-TRGP = {**GPM, "eps1": 0.5}
-CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 
 # Found on validation data of another seed. With the rate in the paper's table, 0.3, our first task, which is learnt
 # freely, ends at 83 %; it goes well where P is applied from the very first step and keeps steps small.
 OWM = {"lr": 0.03, "alpha": 300.0}
 
-LAM_OF_BATCH_MEANS = 1000
-"""EWC's coefficient in the paper's table; ours is worth a hundredth of it (docs/baselines.md)."""
-EWC = {"lr": 0.03, "lam": for_single_samples(LAM_OF_BATCH_MEANS, tasks=10), "anchors": "last"}
-
-PAPER: Settings = {
+SETTINGS = {
     "owm": OWM,
-    "ewc": EWC,
+    "ewc": ewc(lr=0.03, lam=1000, tasks=10),
     # The size of the reference batch is not in the table: 256 as in A-GEM's own code, as 10 are too few to tell.
     "agem": {"lr": 0.1, "memory": 1000, "replay": 256},
     "er": {"lr": 0.1, "memory": 1000, "replay": 10},
-    "gpm": GPM,
-    "trgp": TRGP,
-    "cuber": CUBER,
+    **subspaces(samples=300, threshold=[0.95, 0.99, 0.99]),
 }
 """The paper's table of hyper-parameters, but for OWM; it has no HAT here, which needs to know the task."""
 
@@ -46,7 +36,7 @@ PERMUTED_MNIST = Benchmark(
     stream=permuted_mnist,
     network=perceptron,
     training=Training(epochs=5, lr=0.01, batch_size=10),
-    settings=PAPER,
+    settings=SETTINGS,
     threads=1,  # as for the digits: the matrices are too small to share
     datasets=("mnist",),
     protocols=AGREED,

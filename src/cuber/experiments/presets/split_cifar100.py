@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from torch import nn
 
-from cuber.experiments.benchmark import AGREED, Benchmark, Settings
-from cuber.experiments.presets.batch_means import for_single_samples
+from cuber.experiments.benchmark import AGREED, Benchmark
+from cuber.experiments.presets.table import ewc, subspaces, with_batch_norm
 from cuber.networks import AlexNet5, MultiHead
 from cuber.streams import Stream, split_cifar100
 from cuber.training import Training
 
 # The published code keeps as many input vectors of each layer: an image has many in a convolution.
 SAMPLES = [24, 100, 100, 125, 125]
-BATCH = {"norm_statistics": "batch"}
-GPM = {**BATCH, "samples": SAMPLES, "threshold": 0.97, "threshold_step": 0.003}
-TRGP = {**GPM, "eps1": 0.5}
-CUBER = {**TRGP, "eps2": 0.0, "lam": 1.0, "penalty": "norm"}
 
-LAM_OF_BATCH_MEANS = 5000
-"""EWC's coefficient in the paper's table."""
-EWC = {"lr": 0.05, "lam": for_single_samples(LAM_OF_BATCH_MEANS, tasks=10), "anchors": "last"}
-
-PAPER: Settings = {
-    "owm": {"lr": 0.01},
-    "ewc": EWC,
-    "hat": {"lr": 0.05, "smax": 400, "c": 0.75},
-    "agem": {"lr": 0.05, "memory": 2000, "replay": 64},
-    "er": {"lr": 0.05, "memory": 2000, "replay": 64},
-    "gpm": GPM,
-    "trgp": TRGP,
-    "cuber": CUBER,
-    "finetune": BATCH,
-}
+SETTINGS = with_batch_norm(
+    {
+        "owm": {"lr": 0.01},
+        "ewc": ewc(lr=0.05, lam=5000, tasks=10),
+        "hat": {"lr": 0.05, "smax": 400, "c": 0.75},
+        "agem": {"lr": 0.05, "memory": 2000, "replay": 64},
+        "er": {"lr": 0.05, "memory": 2000, "replay": 64},
+        **subspaces(SAMPLES, threshold=0.97, step=0.003),
+    }
+)
 """The paper's table of hyper-parameters; what it leaves open is as in its published code."""
 
 TRAINING = Training(epochs=200, lr=0.01, batch_size=64, patience=6, factor=2.0, floor=1e-5)
@@ -48,7 +39,7 @@ SPLIT_CIFAR100 = Benchmark(
     stream=split_cifar100,
     network=alexnet,
     training=TRAINING,
-    settings=PAPER,
+    settings=SETTINGS,
     datasets=("cifar-100",),
     protocols=AGREED,
 )
