@@ -185,3 +185,25 @@ def test_a_failed_beginning_changes_no_bit_of_model_or_memory(kind: type) -> Non
     for each in (learner, twin):
         learn(each, case.loader(1))
     assert same_bits(learner.model, twin.model)
+
+
+@pytest.mark.parametrize("kind", [GPM, TRGP, CUBER])
+def test_a_beginning_that_is_broken_off_at_its_last_moment_leaves_layers_as_they_were(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, twin = (kind(CASE.model(), threshold=0.8) for _ in range(2))
+    for each in (learner, twin):
+        learn(each, CASE.loader(0, samples=4))
+
+    def interrupted() -> None:
+        kind._start(learner)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learner, "_start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        learner.begin_task(CASE.loader(1), loss_fn)
+    monkeypatch.undo()
+    assert all(layer.product is None and layer.held is None for layer in learner.layers.values())
+    for each in (learner, twin):
+        learn(each, CASE.loader(1))
+    assert same_bits(learner.model, twin.model)

@@ -196,3 +196,13 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], sente
     with pytest.raises(CuberError, match=f"^EWC: {sentence}$"):
         EWC(model, **settings)
     EWC(model)
+
+
+def test_springs_follow_a_model_that_is_moved_between_tasks() -> None:
+    learner = after(EWC, tasks=1)
+    learner.model.to("meta")  # the one other device that every machine has; nothing can be computed on it
+    learner._start()
+    for parameter in learner.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    learner.before_step(torch.optim.SGD(learner.parameters(), lr=0.1))
+    assert {parameter.grad.device.type for parameter in learner.model.parameters()} == {"meta"}

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from cuber import CUBER, EWC, GPM, TRGP, CuberError, FineTune, MultiHead
+from cuber.methods import METHODS
 from cuber.networks import MLP
 from tests.loops import OPTIMIZERS, MakeOptimizer, learn, logits, loss_fn, train
 from tests.models import CASES
 
 CASE = CASES["many heads"]
-METHODS = [FineTune, EWC, GPM, TRGP, CUBER]
+SOME = [FineTune, EWC, GPM, TRGP, CUBER]
 
 
 def heads(model: Any) -> list[list[Tensor]]:
@@ -25,7 +26,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("kind", SOME)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_only_the_present_task_s_head_is_trained(kind: type, make: MakeOptimizer) -> None:
     learner = kind(CASE.model())
@@ -140,3 +141,16 @@ def test_training_the_second_task_before_it_begins_is_not_possible_by_accident()
     learner.begin_task(CASE.loader(1), loss_fn)
     train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), CASE.loader(1))
     assert not any(p.requires_grad for p in learner.model.heads[0].parameters())
+
+
+@pytest.mark.parametrize("kind", METHODS.values(), ids=METHODS)
+def test_a_head_that_tasks_share_trains_with_the_first_of_them(kind: type) -> None:
+    model: Any = MultiHead(MLP(8, 6, last_relu=True), 6, [3, 3, 3])
+    model.heads[1] = model.heads[0]
+    learner = kind(model)
+    batches = CASES["many heads"].loader(0)
+    if learner.joint:
+        batches = [(x, y, torch.zeros_like(y)) for x, y in batches]
+    learner.begin_task(batches, loss_fn)
+    assert model.heads[0].weight.requires_grad
+    assert kind.joint or not model.heads[2].weight.requires_grad

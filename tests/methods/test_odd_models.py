@@ -136,16 +136,14 @@ def test_a_weight_frozen_beside_a_bias_that_trains_is_not_touched() -> None:
     assert torch.equal(model.layers[1].weight, before)
 
 
-def test_with_every_protected_layer_frozen_a_task_can_still_learn_its_head_or_is_told_why_not() -> None:
+def test_with_every_protected_layer_frozen_there_is_nothing_for_a_task_to_learn() -> None:
     case = CASES["many heads"]
     model: Any = case.model()
     learner = CUBER(model)
     learn(learner, case.loader(0))
     model.backbone.requires_grad_(False)
-    try:
+    with pytest.raises(CuberError, match=r"reaches none of the protected layers.*or they are frozen"):
         learn(learner, case.loader(1))
-    except CuberError as error:
-        assert "frozen" in str(error)  # noqa: PT017
 
 
 def test_a_lazy_layer_is_an_error_that_names_it_and_the_remedy_and_then_works() -> None:
@@ -179,17 +177,13 @@ def test_a_normalization_layer_added_between_tasks_keeps_statistics_per_task_fro
     assert "1.norm.running_mean" in learner.statistics[1]
 
 
-def test_a_layer_replaced_between_tasks_is_refused_or_protected() -> None:
+def test_a_layer_replaced_between_tasks_is_refused() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
     learner = GPM(model)
     learn(learner, DATA.loader(0))
     model[0] = nn.Linear(8, 6)
-    try:
+    with pytest.raises(CuberError, match="layer '0' is another module than in earlier tasks"):
         learn(learner, DATA.loader(1))
-    except CuberError as error:
-        assert "'0'" in str(error)  # noqa: PT017
-    else:
-        assert learner.layers["0"].modules == [model[0]]
 
 
 def test_weights_loaded_between_tasks_are_what_is_protected() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cuber import OWM, FineTune
+from cuber import HAT, OWM, FineTune
 from cuber.networks import MLP
 from tests.loops import OPTIMIZERS, MakeOptimizer, learn, logits, loss_fn, sgd, train
 from tests.models import CASES, CLASSES, Case, Loader, Pooled
@@ -194,3 +194,34 @@ def test_whatever_an_optimizer_makes_of_a_gradient_its_change_is_multiplied_with
         expected = unhindered @ torch.linalg.inv(learner.memory[name])
         assert unhindered.norm() > 1e-3
         assert torch.allclose(layer.matrix().detach() - before[name], expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [OWM, HAT])
+def test_a_step_that_was_broken_off_is_not_taken_up_by_the_next(kind: type) -> None:
+    """Adam's change is cut down after the step, from where the weights were before that step and no other."""
+
+    class Breaking(torch.optim.Adam):
+        breaks = True
+
+        def step(self, closure: Any = None) -> Any:
+            if self.breaks:
+                raise MemoryError
+            return super().step(closure)
+
+    case = CASES["mlp"]
+    learner = kind(case.model())
+    learn(learner, case.loader(0))
+    learner.begin_task(case.loader(1), loss_fn)
+    optimizer = learner.wrap(Breaking(learner.parameters(), lr=0.01))
+    (x, y), *_ = case.loader(1)
+    loss_fn(learner.model(x), y).backward()
+    with pytest.raises(MemoryError):
+        optimizer.step()
+    optimizer.breaks = False
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.add_(1.0)
+    before = [parameter.detach().clone() for parameter in learner.model.parameters()]
+    optimizer.step()
+    after = learner.model.parameters()
+    assert max(float((now - was).abs().max()) for now, was in zip(after, before, strict=True)) < 0.1

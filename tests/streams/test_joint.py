@@ -116,3 +116,30 @@ def test_samples_of_different_shapes_are_refused():
     late = JointPart([dataset(0, 4), other])  # what a Dataset holds is known when it is read
     with pytest.raises(CuberError, match="do not make one batch"):
         list(FixedLoader(late, 8))
+
+
+class Noisy(Pairs):
+    """Draws a number for every sample that is read."""
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+        x, y = super().__getitem__(place)
+        return x + torch.randn(2), y
+
+
+@pytest.mark.parametrize("stopped", [1, 3])
+def test_random_numbers_are_drawn_batch_by_batch_wherever_reading_goes_on(stopped: int) -> None:
+    def noisy(task: int, count: int) -> Part:
+        pairs = Noisy([(x, int(y)) for x, y in zip(*samples(task, count), strict=True)])
+        return Task("a", pairs, pairs, classes=100).train
+
+    part, chunks = joint([20, 30], [noisy, tensors]), list(torch.arange(50).split(7))
+    torch.manual_seed(0)
+    reading = part.batches(chunks, torch.Generator())
+    for _ in range(stopped):
+        next(reading)
+    state = torch.get_rng_state()
+    rest = list(reading)
+    torch.set_rng_state(state)
+    again = list(part.batches(chunks[stopped:], torch.Generator()))
+    for one, other in zip(rest, again, strict=True):
+        assert all(map(torch.equal, one, other))

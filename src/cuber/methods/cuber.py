@@ -176,7 +176,8 @@ class CUBER(TRGP):
     def _energy(self, name: str, task: int, free: Tensor) -> Tensor:
         """How much an old task's free directions matter to it."""
         kept = free[self.memory[name].owners[task]]
-        return self.energies[task][name][kept][:, kept]
+        energies = self.energies[task][name].to(kept.device)  # the model may have been moved
+        return energies[kept][:, kept]
 
     def _let_fall(self, name: str, gradient: Tensor) -> None:
         """Old tasks that no longer agree go to regime 2 for the rest of the task; what has moved stays moved."""

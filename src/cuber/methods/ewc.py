@@ -59,8 +59,14 @@ class EWC(Method):
 
     def _start(self) -> None:
         self._trained = [name for name, _ in self.named_parameters()]
+        self._follow()
         if self.labels == "model":
             self._relabelled(self._sample[:1])  # better told now than after the training
+
+    def _follow(self) -> None:
+        """Go to the device that the model has gone to."""
+        self.importance = {name: values.to(self.device) for name, values in self.importance.items()}
+        self.centre = {name: weights.to(self.device) for name, weights in self.centre.items()}
 
     def before_step(self, optimizer: Optimizer) -> None:
         for name, parameter in self._anchored(optimizer):
@@ -150,9 +156,8 @@ class EWC(Method):
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        self.importance = {name: values.to(self.device) for name, values in state["importance"].items()}
-        self.centre = {name: weights.to(self.device) for name, weights in state["centre"].items()}
-        self.constant = state["constant"]
+        self.importance, self.centre, self.constant = state["importance"], state["centre"], state["constant"]
+        self._follow()
         self._trained = list(state["trained"])
 
     def memory_bytes(self) -> dict[str, int]:

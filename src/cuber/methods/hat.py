@@ -228,7 +228,7 @@ class HAT(ModulatedSteps):
             name: nn.Parameter(embedding.to(self.device).clone()) for name, embedding in state["learning"].items()
         }
         strip_gates(self.model)
-        self._gates = {}
+        self._gates, self._places = {}, {}
         for layer, modules in state["places"].items():
             self._place(layer, list(modules))
         self._anneal(state["step"])

@@ -102,7 +102,7 @@ class Method:
             self._first_look()
             self._start()
         except BaseException:
-            self._sample = []
+            self._leave_task()
             self._freezer.thaw()
             self._show(shown)
             self._normalization.restore(statistics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,10 @@ class ModulatedSteps(LayerwiseMethod):
     @abstractmethod
     def modulate(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
         """What old tasks let through of a change, out x d, that the present task would make."""
+
+    def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._before = {}  # of a step that somebody broke off
+        return super()._on_step(optimizer, args, kwargs)
 
     def before_step(self, optimizer: Optimizer) -> None:
         if self.tasks == 0:

@@ -19,7 +19,7 @@ from cuber.errors import CuberError
 from cuber.methods.method import Method
 from cuber.methods.mixture import can_mix, mixed_loss
 from cuber.methods.settings import setting
-from cuber.networks.heads import heads_of
+from cuber.networks.heads import other_head_parameters
 from cuber.replay import Drawn, EpisodicMemory, check_alike, mixture
 
 
@@ -125,11 +125,7 @@ class ReplayMethod(Method):
     def _freeze(self) -> None:
         """The heads of tasks that are replayed train too."""
         self._freezer.thaw()
-        trained = {self.tasks, *self.episodic_memory.sizes}
-        for multi_head in heads_of(self.model):
-            for task, head in enumerate(multi_head.heads):
-                if task not in trained:
-                    self._freezer.freeze(head.parameters())
+        self._freezer.freeze(other_head_parameters(self.model, {self.tasks, *self.episodic_memory.sizes}))
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
         super()._check_optimizer(optimizer)

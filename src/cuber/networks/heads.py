@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -101,7 +101,7 @@ def head_parameters(model: nn.Module) -> Iterable[nn.Parameter]:
         yield from multi_head.heads.parameters()
 
 
-def other_head_parameters(model: nn.Module, tasks: range) -> Iterable[nn.Parameter]:
+def other_head_parameters(model: nn.Module, tasks: Collection[int]) -> Iterable[nn.Parameter]:
     """The parameters of all heads but those of some tasks, and of what those share with others."""
     own = {id(parameter) for multi in heads_of(model) for task in tasks for parameter in multi.heads[task].parameters()}
     return (parameter for parameter in head_parameters(model) if id(parameter) not in own)

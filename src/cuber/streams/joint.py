@@ -39,7 +39,9 @@ class JointPart:
 
     def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """A batch ``(x, y, task)`` for each chunk of indices."""
-        together = max(1, READ_AHEAD // len(chunks[0]))
+        # What draws random numbers as it is read must draw them batch by batch, wherever a run is stopped.
+        draws = any(isinstance(part, DatasetPart) for part in self.parts)
+        together = 1 if draws else max(1, READ_AHEAD // len(chunks[0]))
         groups = [chunks[start : start + together] for start in range(0, len(chunks), together)]
         read = [self._by_task(torch.cat(list(group))) for group in groups]
         readers = [

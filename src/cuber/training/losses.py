@@ -42,11 +42,17 @@ class Losses:
     def state(self) -> dict[str, Any]:
         """What must be known to go on."""
         self.look()
-        return {"steps": self.steps, "total": self._total, "samples": self._samples}
+        return {
+            "steps": self.steps,
+            "total": self._total,
+            "samples": self._samples,
+            "not_finite": self.not_finite,
+        }
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Losses:
         """The losses that had this state."""
         losses = cls()
         losses.steps, losses._total, losses._samples = state["steps"], state["total"], state["samples"]
+        losses.not_finite = state["not_finite"]
         return losses
