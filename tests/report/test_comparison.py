@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
 import pytest
 
 from cuber import CuberError
+from cuber.experiments import Experiment
 from cuber.experiments.results import FINISHED, INCOMPLETE, Run
 from cuber.experiments.variants import group
 from cuber.report.comparison import Comparison, compare, paper
@@ -36,6 +38,11 @@ def seeds(method: str, *moves: tuple[float, float], **changes) -> list:
     return [result(method, n, accuracy=shifted(*move), **changes) for n, move in enumerate(moves)]
 
 
+def papers(lr: float = 0.01) -> dict:
+    """Of a run on Split CIFAR-100 as the paper's were."""
+    return {"benchmark": CIFAR, "training": {"epochs": 200, "lr": lr, "batch_size": 64}}
+
+
 # ACC and BWT
 
 
@@ -55,7 +62,7 @@ def test_mean_and_deviation_over_seeds():
 
 
 def test_the_papers_figures_and_the_difference_to_them():
-    one = sheet("acc", *seeds("cuber", (-4, 0), (-5, 0.2), benchmark=CIFAR), *seeds("mine", (0, 0), benchmark=CIFAR))
+    one = sheet("acc", *seeds("cuber", (-4, 0), (-5, 0.2), **papers()), *seeds("mine", (0, 0), **papers()))
     assert [column.heading for column in one.columns] == [
         *("variant", "n", "ACC %", "paper", "diff.", "BWT %", "paper", "diff.")
     ]
@@ -69,7 +76,7 @@ def test_the_papers_figures_and_the_difference_to_them():
 
 def test_parts_of_a_benchmark_are_not_measured_by_the_paper():
     notes = ["only 3 of 10 tasks", "only 5 of 200 epochs"]
-    one = sheet("acc", *seeds("cuber", (0, 0), benchmark=CIFAR, notes=notes))
+    one = sheet("acc", *seeds("cuber", (0, 0), notes=notes, **papers()))
     assert texts(one)["cuber"] == ["1", "80.00", "75.54±0.22", "-", "0.00", "0.13±0.08", "-"]
     assert one.notes == [
         "not the paper's benchmark, whose figures are for all of it: only 3 of 10 tasks; only 5 of 200 epochs"
@@ -77,8 +84,24 @@ def test_parts_of_a_benchmark_are_not_measured_by_the_paper():
     assert one.caption.endswith("on split-cifar100 (only 3 of 10 tasks)")
 
 
+def test_other_settings_than_the_papers_are_told():
+    settings = {"eps2": 0.0, "threshold": 0.5, "penalty": "energy", "lam": 1}
+    one = sheet("acc", *seeds("cuber", (0, 0), settings=settings, **papers(lr=0.5)))
+    assert one.notes == [
+        "cuber: not as in the paper: threshold is 0.5, not 0.97; penalty is energy, not norm; lr is 0.5, not 0.01"
+    ]
+
+
+def test_either_of_the_papers_protocols_is_its_own():
+    for protocol in ("code", "paper"):
+        experiment = Experiment("five-datasets", "gpm", protocol=protocol)
+        training = dataclasses.asdict(experiment.training())
+        whole = result("gpm", benchmark="five-datasets", settings=experiment.method_settings(), training=training)
+        assert sheet("acc", whole).notes == []
+
+
 def test_reported_figures_come_with_what_the_papers_authors_got():
-    one = sheet("acc", *seeds("ewc", (0, 0), benchmark=CIFAR), *seeds("gpm", (0, 0), benchmark=CIFAR))
+    one = sheet("acc", *seeds("ewc", (0, 0), **papers(lr=0.05)), *seeds("gpm", (0, 0), **papers()))
     assert texts(one)["ewc"][2] == "68.80±0.88"
     assert one.notes == ["others had reported the paper's figures; its authors' own were: ewc 68.30±0.65 and -2±1"]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from cuber.experiments.config import Experiment
+from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
 from cuber.experiments.results import Run
+from cuber.methods.settings import settings_of
 from cuber.training import Result
 
 METHODS = ("multitask", "finetune", "owm", "ewc", "hat", "agem", "er", "gpm", "trgp", "cuber")
@@ -98,6 +101,8 @@ def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) ->
             by_seed, repeated = _by_seed(members)
             variants.append(Variant(method, changes, by_seed))
             notes += [f"{variants[-1].label}: {sentence}" for sentence in repeated]
+    if benchmark in PAPER_NAMES:
+        notes += [sentence for variant in variants for sentence in _departures(benchmark, variant)]
     return Group(benchmark, stream, variants, notes + _unlike(variants))
 
 
@@ -158,6 +163,27 @@ def _unlike(variants: list[Variant]) -> list[str]:
         for name, values in users.items()
         if len(values) > 1
     ]
+
+
+def _departures(benchmark: str, variant: Variant) -> list[str]:
+    """A sentence where a variant has other settings than the paper, beside whose figures it stands."""
+    if variant.method not in METHODS:
+        return []
+    chosen = {**variant.results[0].training, **variant.results[0].settings}
+    found = []
+    for protocol in BENCHMARKS[benchmark].protocols:
+        papers = _papers(Experiment(benchmark, variant.method, protocol=protocol))
+        differing = {name: value for name, value in papers.items() if _key(chosen.get(name, value)) != _key(value)}
+        found.append([f"{name} is {show(chosen[name])}, not {show(value)}" for name, value in differing.items()])
+    fewest = min(found, key=len)
+    return [f"{variant.label}: not as in the paper: {'; '.join(fewest)}"] if fewest else []
+
+
+def _papers(experiment: Experiment) -> dict[str, Any]:
+    """All settings but for the number of epochs, which a result has a note of."""
+    usual = {name: default for name, (default, _) in settings_of(experiment.method_class).items()}
+    training = {name: value for name, value in asdict(experiment.training()).items() if name != "epochs"}
+    return {**usual, **training, **experiment.method_settings()}
 
 
 def _stream_notes(result: Result) -> tuple[str, ...]:

@@ -11,6 +11,9 @@ from cuber.experiments.presets.split_miniimagenet import SPLIT_MINIIMAGENET
 DIGITS = (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS)
 PAPER = (PERMUTED_MNIST, SPLIT_CIFAR100, OVERLAP_CIFAR100, FIVE_DATASETS, SPLIT_MINIIMAGENET)
 
+PAPER_NAMES = tuple(benchmark.name for benchmark in PAPER)
+"""Those that the paper has figures for."""
+
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (*DIGITS, *PAPER)}
 
-__all__ = ["BENCHMARKS"]
+__all__ = ["BENCHMARKS", "PAPER_NAMES"]
