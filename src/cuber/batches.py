@@ -156,6 +156,14 @@ def _kind(batch: Batch) -> list[Any]:
     return [(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in batch]
 
 
+def steps(loader: Iterable[Batch]) -> int | None:
+    """How many batches a loader yields; None where it cannot say, as a DataLoader of samples without an end."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def count(loader: Iterable[Batch]) -> int:
     """How many samples a loader yields, counted."""
     samples = sum(map(size, loader))

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -31,14 +30,3 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
-
-
-def unscale(optimizer: Optimizer) -> None:
-    """Do what a ``GradScaler`` leaves to a fused step: what a method adds to gradients is on the scale of the loss."""
-    scale = getattr(optimizer, "grad_scale", None)
-    if scale is None:
-        return
-    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-        if parameter.grad is not None:
-            parameter.grad.div_(scale.to(parameter.grad.device))
-    optimizer.grad_scale = None  # type: ignore[attr-defined]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from cuber import CUBER, GPM, TRGP, CuberError, CuberWarning, FineTune, MultiHead
+from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, CuberWarning, FineTune, MultiHead
 from cuber import batches as batch_tools
-from tests.loops import Watch, learn, logits, loss_fn, train
+from tests.loops import Watch, learn, logits, loss_fn, sgd, train, weights
 from tests.models import CASES
 
 CASE = CASES["mlp"]
@@ -164,3 +165,63 @@ def test_a_batch_counts_by_its_first_tensor_with_a_length_and_stays_of_its_kind(
     assert isinstance(batch_tools.first(batch, 3), Named)
     assert batch_tools.size(batch_tools.first(batch, 3)) == 3
     assert len(batch["x"]) == 7
+
+
+@pytest.mark.parametrize("kind", [GPM, TRGP, CUBER, HAT])
+def test_a_snapshot_of_another_task_is_neither_taken_nor_restored(kind: type) -> None:
+    learner = kind(CASE.model())
+    learner.begin_task(CASE.loader(0), loss_fn)
+    best = learner.snapshot()
+    train(learner, learner.wrap(sgd(learner.parameters())), CASE.loader(0))
+    best.take()
+    learner.end_task(CASE.loader(0))
+    before = weights(learner)
+    for _ in range(2):
+        for act in (best.take, best.restore):
+            with pytest.raises(CuberError, match="snapshot is of what another task trains"):
+                act()
+        assert all(torch.equal(now, before[name]) for name, now in weights(learner).items())
+        if learner.task is None:
+            learner.begin_task(CASE.loader(1), loss_fn)
+
+
+def test_a_snapshot_outlives_the_freezing_of_a_layer() -> None:
+    learner = GPM(CASE.model())
+    learner.begin_task(CASE.loader(0), loss_fn)
+    best, before = learner.snapshot(), weights(learner)
+    train(learner, learner.wrap(sgd(learner.parameters())), CASE.loader(0))
+    next(iter(learner.layers.values())).modules[0].requires_grad_(False)
+    best.restore()
+    assert all(torch.equal(now, before[name]) for name, now in weights(learner).items())
+
+
+class Endless(IterableDataset[Any]):
+    """Samples that nobody has counted."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for x, y in CASE.loader(0):
+            yield from zip(x, y, strict=True)
+
+
+@pytest.mark.parametrize("kind", [FineTune, GPM, CUBER, EWC, ER])
+def test_a_loader_that_cannot_say_how_long_it_is_will_do(kind: type) -> None:
+    loader: Any = DataLoader(Endless(), batch_size=8)
+    learner = kind(CASE.model())
+    learn(learner, loader)
+    assert learner.steps_per_epoch is None
+    assert learner.tasks == 1
+
+
+def test_hat_asks_how_many_steps_there_are_where_the_loader_cannot_say() -> None:
+    learner = HAT(CASE.model())
+    with pytest.raises(CuberError, match="steps="):
+        learner.begin_task(DataLoader(Endless(), batch_size=8), loss_fn)
+    learner.begin_task(DataLoader(Endless(), batch_size=8), loss_fn, steps=4)
+
+
+@pytest.mark.parametrize("kind", [ER, AGEM])
+def test_sparse_gradients_are_refused_by_those_who_mix_gradients(kind: type) -> None:
+    model = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(8, 3))
+    loader = [(torch.randint(9, (6, 2)), torch.randint(3, (6,)))]
+    with pytest.raises(CuberError, match=r"those of '0' are sparse: make that layer with sparse=False"):
+        kind(model).begin_task(loader, loss_fn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -244,4 +245,20 @@ def test_resumed_it_is_what_it_was_to_the_bit(weights_first: bool) -> None:
         for one, its in zip((learner, twin), optimizers, strict=True):
             step(one, its, batch)
     for ours, theirs in zip(learner.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_a_copy_of_the_learner_goes_on_with_the_same_bits(widths: tuple[int, int]) -> None:
+    learner, optimizer = in_third_task(widths, plain)
+    batches = data(2, widths[0])
+    for batch in batches[:3]:
+        step(learner, optimizer, batch)
+    assert any(layer.carried() is not None for layer in learner.layers.values())
+    twin = copy.deepcopy(learner)
+    twins = twin.wrap(plain(twin.parameters()))
+    for batch in batches[3:]:
+        step(learner, optimizer, batch)
+        step(twin, twins, batch)
+    for ours, theirs in zip(learner.model.parameters(), twin.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPl
 from torch.testing import assert_close
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, FineTune
+from cuber.methods import METHODS
 from tests.loops import OPTIMIZERS, MakeOptimizer, Watch, learn, loss_fn, same_bits, sgd, train, weights
 from tests.models import CASES
 
@@ -246,3 +247,38 @@ def test_a_fused_step_over_gradients_that_are_not_finite_is_none() -> None:
         scaler.step(optimizer)
         scaler.update()
     assert all(map(torch.equal, weights(learner).values(), before.values()))
+
+
+def learnt_by(sign: int, kind: type, closed: bool) -> tuple[nn.Module, list[float]]:
+    """Two tasks, learnt down the loss or up minus the loss; and the losses that steps with a closure tell."""
+    torch.manual_seed(0)
+    learner: Any = kind(CASE.model(), **({"eps1": 0.0, "eps2": -1.0, "lam": 0.5} if kind is CUBER else {}))
+    losses = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = sign * loss_fn(learner.model(batch[0]), batch[1])
+        loss.backward()
+        return loss.detach()
+
+    for task in range(2):
+        loader = CASE.loader(task, samples=4 if task == 0 else 64)
+        learner.begin_task(loader, loss_fn)
+        optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1, maximize=sign < 0))
+        for batch in loader:  # noqa: B007: the closure reads it
+            if closed:
+                losses.append(sign * float(optimizer.step(closure)))
+            else:
+                closure()
+                optimizer.step()
+        learner.end_task(loader)
+    return learner.model, losses
+
+
+@pytest.mark.parametrize("kind", [kind for kind in METHODS.values() if not kind.joint], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("closed", [False, True], ids=["step", "closure"])
+def test_going_up_minus_the_loss_is_going_down_the_loss(kind: type, closed: bool) -> None:
+    (down, losses), (up, other_losses) = (learnt_by(sign, kind, closed) for sign in (1, -1))
+    for one, other in zip(down.parameters(), up.parameters(), strict=True):
+        assert_close(one, other)
+    assert losses == pytest.approx(other_losses, rel=1e-4)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cuber.errors import CuberError
 
@@ -24,3 +26,22 @@ def check_loss(loss: Any, task: int) -> None:
         raise CuberError("the loss must be a tensor with one value, a mean over the batch")
     if not bool(loss.isfinite()):
         raise CuberError(f"task {task}: the loss is {float(loss)} before the first step; check the inputs")
+
+
+def check_trains(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Raise unless an optimizer trains any of these."""
+    ours = set(map(id, parameters))
+    if not any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+        raise CuberError(
+            "the optimizer trains nothing of what this task trains: build it from learner.parameters(), "
+            "after begin_task"
+        )
+
+
+def check_dense(model: nn.Module, owner: str) -> None:
+    """Raise if a layer gives gradients of a kind that cannot be mixed with others."""
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) is True and any(p.requires_grad for p in module.parameters()):
+            raise CuberError(
+                f"{owner} mixes gradients, and those of '{name}' are sparse: make that layer with sparse=False"
+            )

@@ -197,8 +197,16 @@ class CUBER(TRGP):
                 {name: vars(gradient).copy() for name, gradient in by_layer.items()} for by_layer in self.gradients
             ],
             "energies": self.energies,
-            "moved": {name: moved for name, layer in self.layers.items() if (moved := layer.carried()) is not None},
+            "moved": self._carried(),
         }
+
+    def _carried(self) -> dict[str, Tensor]:
+        """How far each layer has moved, where that has been carried along."""
+        return {name: moved for name, layer in self.layers.items() if (moved := layer.carried()) is not None}
+
+    def _recall(self, carried: dict[str, Tensor]) -> None:
+        for name, moved in carried.items():
+            self.layers[name].recall(moved.to(self.device))
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
@@ -213,8 +221,16 @@ class CUBER(TRGP):
             {name: weights.to(self.device) for name, weights in by_layer.items()} for by_layer in state["energies"]
         ]
         super()._restore(state)
-        for name, moved in state["moved"].items():
-            self.layers[name].recall(moved.to(self.device))
+        self._recall(state["moved"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Layers leave behind how far they have been carried; found anew, it would differ in the last bits.
+        return {**super().__getstate__(), "_carried": self._carried()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        carried = state.pop("_carried")
+        super().__setstate__(state)
+        self._recall(carried)
 
     def memory_bytes(self) -> dict[str, int]:
         gradients = (gradient for by_layer in self.gradients for gradient in by_layer.values())

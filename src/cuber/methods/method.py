@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -15,10 +15,11 @@ from torch.utils.hooks import RemovableHandle
 
 from cuber import batches
 from cuber.batches import Batch
-from cuber.device import device_of, full_precision, unscale
+from cuber.device import device_of, full_precision
 from cuber.errors import CuberError
 from cuber.layers import Normalization, Statistics, evaluation_mode, strip_gates
-from cuber.methods.checks import check_loss, check_task
+from cuber.methods.checks import check_loss, check_task, check_trains
+from cuber.methods.gradients import maximizes, minimized, unscale
 from cuber.methods.ownership import Freezer, claim, release
 from cuber.methods.saved import check_saved
 from cuber.methods.settings import check_settings, setting, settings_of
@@ -93,7 +94,7 @@ class Method:
             raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
         self._sample = self.take(loader)
         self._loss_fn = loss_fn
-        self.steps_per_epoch = len(loader) if steps is None and isinstance(loader, Sized) else steps
+        self.steps_per_epoch = batches.steps(loader) if steps is None else steps
         self._normalization = Normalization(self.model, self.norm_statistics)
         shown, statistics = self._shown, self._normalization.statistics()
         try:
@@ -189,7 +190,7 @@ class Method:
 
     def snapshot(self) -> Snapshot:
         """A copy of all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
-        return Snapshot([*self.parameters(), *self.model.buffers()], self._weights_restored)
+        return Snapshot(self, self._weights_restored)
 
     def detach(self) -> None:
         """Let go of the model: it is as it was before, with the weights it has now."""
@@ -315,12 +316,7 @@ class Method:
 
     def _check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise unless this optimizer trains what the task needs."""
-        ours = set(map(id, self.parameters()))
-        if not any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
-            raise CuberError(
-                "the optimizer trains nothing of what this task trains: build it from learner.parameters(), "
-                "after begin_task"
-            )
+        check_trains(optimizer, self.parameters())
 
     def _describe(self) -> list[str]:
         """Lines for ``repr`` on what the learner holds."""
@@ -350,17 +346,19 @@ class Method:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             unscale(optimizer)
-            with full_precision(self.device):
+            with full_precision(self.device), minimized(optimizer):
                 self.before_step(optimizer)
             return None
 
         # The gradients come into being inside the step (LBFGS asks for them many times): act there.
         def guarded() -> Any:
             loss = closure()
-            with full_precision(self.device):
+            with full_precision(self.device), minimized(optimizer):
                 self.before_step(optimizer)
                 added = self.added_loss(optimizer)
-            return loss if added is None or loss is None else loss + added
+            if added is None or loss is None:
+                return loss
+            return loss - added if maximizes(optimizer) else loss + added
 
         return (args[0],), {**kwargs, "closure": guarded}
 

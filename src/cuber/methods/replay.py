@@ -16,6 +16,7 @@ from torch.optim import LBFGS, Optimizer
 from cuber import batches
 from cuber.batches import Batch
 from cuber.errors import CuberError
+from cuber.methods.checks import check_dense
 from cuber.methods.method import Method
 from cuber.methods.mixture import can_mix, mixed_loss
 from cuber.methods.settings import setting
@@ -115,6 +116,7 @@ class ReplayMethod(Method):
             # Seeded by the user's own seed, without drawing from it; and not the same numbers as those drawn from it.
             self._generator.manual_seed(random.Random(f"replay {torch.initial_seed()}").getrandbits(63))
         if self.memory:
+            check_dense(self.model, type(self).__name__)
             for batch in self._sample:
                 check_alike(self._sample[0], batch)
 
