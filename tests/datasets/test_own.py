@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -156,3 +157,10 @@ def test_bad_folders(folder: Path, tmp_path: Path) -> None:
     files.write(tmp_path / "list.csv", b"path;class\n")
     with pytest.raises(CuberError, match="needs a first line 'filename,label'"):
         datasets.read_lists(tmp_path / "list.csv", tmp_path / "list.csv", side=10)
+
+
+@pytest.mark.parametrize("side", [0, -3, 2.5, True])
+def test_images_have_at_least_one_pixel(folder: Path, side: object) -> None:
+    for read in (partial(datasets.read_folder, folder), partial(datasets.read_items, rows(folder))):
+        with pytest.raises(CuberError, match="side, in pixels, must be a whole number of at least 1, not"):
+            read(side=side)

@@ -265,7 +265,7 @@ def learnt_by(sign: int, kind: type, closed: bool) -> tuple[nn.Module, list[floa
         loader = CASE.loader(task, samples=4 if task == 0 else 64)
         learner.begin_task(loader, loss_fn)
         optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1, maximize=sign < 0))
-        for batch in loader:  # noqa: B007: the closure reads it
+        for batch in loader:  # noqa: B007
             if closed:
                 losses.append(sign * float(optimizer.step(closure)))
             else:

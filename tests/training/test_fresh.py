@@ -170,6 +170,16 @@ def test_another_loss_or_optimizer_is_refused(tmp_path: Path) -> None:
         learn(tmp_path, optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9))
 
 
+@pytest.mark.parametrize("what", ["x", "y"])
+def test_other_data_of_the_same_name_and_size_are_refused(tmp_path: Path, what: str) -> None:
+    stream = small.stream(2)
+    cuber.learn(cuber.FineTune(small.model(2)), stream, **small.FAST, directory=tmp_path)
+    values: Any = getattr(stream[1].train, what)
+    values[-1] = 1 - values[-1]
+    with pytest.raises(CuberError, match=r"experiment.data was '\w{16}' and is now '\w{16}'"):
+        cuber.learn(cuber.FineTune(small.model(2)), stream, **small.FAST, directory=tmp_path)
+
+
 def test_what_an_older_version_did_not_record_is_worth_a_word(tmp_path: Path) -> None:
     learn(tmp_path)
     (tmp_path / "result.json").unlink()

@@ -146,6 +146,7 @@ def _choose(labels: Sequence[str], share: float, where: str) -> np.ndarray:
 def _of_files(
     name: str, listed: Mapping[str, Listed], side: int, grey: bool, where: str, lists: tuple[Path, ...] = ()
 ) -> Dataset:
+    _check_side(side, name)
     labels = {part: {label for _, label in files} for part, files in listed.items()}
     strange = sorted(labels["test"] - labels["train"])
     if strange:
@@ -182,7 +183,13 @@ def _read(
     report_damaged(name, damaged, notes)
 
 
+def _check_side(side: Any, name: str) -> None:
+    if not isinstance(side, int) or isinstance(side, bool) or side < 1:
+        raise CuberError(f"{name}: side, in pixels, must be a whole number of at least 1, not {side!r}")
+
+
 def _decode_items(items: Any, side: int, grey: bool, image: str, label: str, where: str) -> tuple[Images, list[Any]]:
+    _check_side(side, where)
     if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
         raise CuberError(f"{where}: give something with a length that can be indexed, not a {type(items).__name__}")
     images = np.empty((len(items), side, side) if grey else (len(items), side, side, 3), np.uint8)

@@ -17,7 +17,7 @@ METHODS = ("multitask", "finetune", "owm", "ewc", "hat", "agem", "er", "gpm", "t
 """In the order of the paper's table; others come after, by name."""
 ALIKE = {"benchmark", "method", "seed", "tasks", "train_per_task", "test_per_task"}
 """What makes no variant of a run, since its place in the tables tells it."""
-INDIFFERENT = {"data_dir", "threads", "device", "parameters", "architecture"}
+INDIFFERENT = {"data_dir", "threads", "device", "parameters", "architecture", "data"}
 """What makes no variant of a run, since it decides no result, or the rest decides it."""
 USUAL = {"loss": "torch.nn.functional.cross_entropy", "precision": "float32", "compile": False}
 """What results say nothing of that were made before anybody asked."""

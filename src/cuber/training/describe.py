@@ -18,7 +18,7 @@ from cuber.methods.settings import settings_of
 from cuber.networks.heads import heads_of
 from cuber.streams import Stream
 from cuber.training.config_file import Config
-from cuber.training.names import architecture, called, optimizer_made
+from cuber.training.names import architecture, called, contents, optimizer_made
 from cuber.training.result import AccuracyMatrix, Result
 from cuber.training.trainer import Recipe
 from cuber.version import __version__
@@ -59,6 +59,7 @@ def blank(learner: Method, stream: Stream, recipe: Recipe) -> Result:
             "threads": torch.get_num_threads(),
             "parameters": sum(parameter.numel() for parameter in learner.model.parameters()),
             "architecture": architecture(learner.model),
+            "data": contents(stream),
         },
         notes=list(stream.notes),
     )
@@ -87,7 +88,7 @@ def pool_of(learner: Method) -> dict[str, dict[str, int]]:
 def configuration(result: Result, about: Mapping[str, Any]) -> Config:
     """Everything that decides a result (``about`` is what only the caller knows), and where it was made."""
     machine = dict(result.machine)
-    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters", "architecture")}
+    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters", "architecture", "data")}
     return {
         "experiment": {
             "benchmark": result.benchmark,

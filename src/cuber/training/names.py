@@ -1,4 +1,4 @@
-"""What a run was made of, in words short enough for its configuration: the loss, the optimizer, the model."""
+"""What a run was made of, in words short enough for its configuration: the loss, the optimizer, the model, the data."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn, optim
+import torch
+from torch import Tensor, nn, optim
 
+from cuber.streams import ImagePart, Part, Stream
+from cuber.streams.parts import TensorPart
 from cuber.training.trainer import OptimizerFactory
 
 PLAIN = (bool, int, float, str, tuple, type(None))
+MOST_INPUTS = 1000
+"""Of each part, that are looked at to tell data apart."""
 
 
 def called(function: Any) -> str:
@@ -56,6 +61,22 @@ def architecture(model: nn.Module) -> str:
     parts += [f"{name}: {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"{type(model).__qualname__} {digest[:16]}"
+
+
+def contents(stream: Stream) -> str:
+    """A digest of the data, as far as they lie in memory: all labels, and of inputs as many as are read in no time."""
+    digest = hashlib.sha256()
+    for part in (part for task in stream for part in (task.train, task.validation, task.test)):
+        for tensor in _at_hand(part):
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _at_hand(part: Part | None) -> list[Tensor]:
+    if isinstance(part, TensorPart):
+        return [part.x[:: 1 + len(part) // MOST_INPUTS], part.y]
+    return [part.rows, part.y] if isinstance(part, ImagePart) else []
 
 
 def _details(module: nn.Module) -> str:
