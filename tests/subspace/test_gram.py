@@ -52,14 +52,12 @@ def test_all_residual_directions_of_low_rank_data_span_what_the_svd_spans(shape:
 
 
 @given(shapes, st.integers(0, 40), st.integers(1, 5), st.integers(1, 5))
-def test_two_parts_accumulated_apart_are_the_whole(shape: tuple[int, ...], cut: int, one: int, other: int) -> None:
+def test_pieces_of_any_size_are_the_whole(shape: tuple[int, ...], cut: int, one: int, other: int) -> None:
     vectors = low_rank(*shape)
     whole = gram_of(vectors)
-    first, second = Gram(shape[0]), Gram(shape[0])
-    for gram, part, pieces in [(first, vectors[:cut], one), (second, vectors[cut:], other)]:
-        for piece in part.chunk(pieces):
-            gram.add(piece)
-    first.merge(second)
+    first = Gram(shape[0])
+    for piece in (*vectors[:cut].chunk(one), *vectors[cut:].chunk(other)):
+        first.add(piece)
     assert first.count == whole.count == len(vectors)
     assert first.energy == pytest.approx(whole.energy, rel=1e-12)
     pools = []
@@ -69,16 +67,6 @@ def test_two_parts_accumulated_apart_are_the_whole(shape: tuple[int, ...], cut: 
         pools.append(pool)
     assert pools[0].size == pools[1].size
     assert largest_angle(pools[0].basis, pools[1].basis) < 1e-6
-
-
-def test_merging_leaves_the_other_accumulator_as_it_was() -> None:
-    few, many = torch.randn(2, 5), torch.randn(9, 5)
-    gram, other = gram_of(few), gram_of(many)
-    gram.merge(other)
-    gram.add(torch.randn(3, 5))
-    gram.merge(gram_of(many))
-    assert other.count == 9
-    assert other.energy == pytest.approx(float(many.double().square().sum()), rel=1e-12)
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 12], ids=lambda m: f"{m} vectors in 4 dimensions")

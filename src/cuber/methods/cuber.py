@@ -31,7 +31,7 @@ from cuber.subspace import (
 )
 
 PAPER = {"eps1": 0.5, "eps2": 0.0, "lam": 1.0, "penalty": "norm", "check": "epoch"}
-"""The paper's settings: ``CUBER(model, **PAPER)``."""
+"""The paper's settings, but for ``check``: its algorithm checks at every step. ``CUBER(model, **PAPER)``."""
 
 
 @dataclass(eq=False, repr=False)

@@ -65,13 +65,6 @@ class Gram:
         self._vectors = []
         self.count += count
 
-    def merge(self, other: Gram) -> None:
-        """Take in everything that another accumulator has seen."""
-        for vectors in other._vectors:
-            self.add(vectors)
-        if other._matrix is not None:
-            self.add_products(other._matrix, other.count)
-
     @property
     def matrix(self) -> Tensor:
         """M itself, d x d."""
