@@ -1,6 +1,6 @@
 """Measure everything that speed and memory are promised for, beside what is wanted and what was measured last.
 
-python -m benchmarks [--quick] [--only steps,floors,overhead,bases,kept,growth,startup] [--save]
+python -m benchmarks [--quick] [--only steps,floors,optimizers,overhead,bases,kept,growth,startup] [--save]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import bases, floors, growth, kept, overhead, startup, steps
+from benchmarks import bases, floors, growth, kept, optimizers, overhead, startup, steps
 from benchmarks.timing import Figure, machine
 from cuber.allocation import keep_freed_memory
 
@@ -20,6 +20,7 @@ PARTS = {
     "startup": startup,
     "steps": steps,
     "floors": floors,
+    "optimizers": optimizers,
     "overhead": overhead,
     "bases": bases,
     "kept": kept,

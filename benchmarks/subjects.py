@@ -22,7 +22,7 @@ from cuber.streams.parts import TensorPart
 from cuber.subspace import Pool, PrunedGradient
 from cuber.training.lessons import Lesson
 from cuber.training.settings import Training
-from cuber.training.trainer import Recipe, Trainer
+from cuber.training.trainer import OptimizerFactory, Recipe, Trainer
 
 LEARNING_RATE = 1e-3
 OWNED = 0.95
@@ -35,6 +35,11 @@ METHODS: dict[str, tuple[type[Method], dict[str, float | str]]] = {
     "CUBER": (CUBER, {"eps1": 0.0, "eps2": -1.0, "lam": 1.0, "penalty": "norm"}),
 }
 """With thresholds that put the two nearest old tasks into regime 2, or 3, in every layer."""
+
+
+def plain(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """Plain SGD."""
+    return torch.optim.SGD(parameters, lr)
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,10 @@ class Subject:
         count = samples or self.steps * self.batch
         return torch.randn(count, *self.shape), torch.randint(10, (count,))
 
-    def bare(self) -> Callable[[], None]:
+    def bare(self, make: OptimizerFactory = plain) -> Callable[[], None]:
         """The loop that anybody would write without us."""
         model, (x, y) = self.build(), self.data()
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        optimizer = make(list(model.parameters()), LEARNING_RATE)
 
         def work() -> None:
             for chosen in torch.randperm(len(y)).split(self.batch):
@@ -82,9 +87,9 @@ class Subject:
             self._remember(learner)
         return learner
 
-    def ours(self, method: str) -> Callable[[], None]:
+    def ours(self, method: str, make: OptimizerFactory = plain) -> Callable[[], None]:
         """The steps of our trainer, in the middle of the last task."""
-        trainer = self.trainer(self.learner(method))
+        trainer = self.trainer(self.learner(method), make)
         trainer.learner.begin_task(trainer._look, functional.cross_entropy, steps=len(trainer._loader))
         trainer._prepare(None)
 
@@ -94,13 +99,10 @@ class Subject:
 
         return work
 
-    def trainer(self, learner: Method) -> Trainer:
+    def trainer(self, learner: Method, make: OptimizerFactory) -> Trainer:
         lesson = Lesson(self.old_tasks, self.old_tasks + 1, "last", TensorPart(*self.data()), {}, validated=False)
         training = Training(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
-        recipe = Recipe(
-            training, 0, lambda parameters, lr: torch.optim.SGD(parameters, lr=lr), functional.cross_entropy
-        )
-        return Trainer(learner, lesson, recipe)
+        return Trainer(learner, lesson, Recipe(training, 0, make, functional.cross_entropy))
 
     def _remember(self, learner: GPM) -> None:
         learner.regimes = [{} for _ in range(self.old_tasks)]

@@ -225,3 +225,17 @@ def test_sparse_gradients_are_refused_by_those_who_mix_gradients(kind: type) -> 
     loader = [(torch.randint(9, (6, 2)), torch.randint(3, (6,)))]
     with pytest.raises(CuberError, match=r"those of '0' are sparse: make that layer with sparse=False"):
         kind(model).begin_task(loader, loss_fn)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_thawing_what_old_tasks_need_is_worth_a_word(late: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3))
+    learner = GPM(model)
+    learn(learner, CASE.loader(0))
+    learner.begin_task(CASE.loader(1), loss_fn)
+    sentence = r"'1.weight' and 1 more was frozen for this task, since old ones need it as it is"
+    if late:
+        learner.wrap(sgd(learner.parameters()))
+    model.requires_grad_(True)
+    with pytest.warns(CuberWarning, match=sentence):
+        learner.end_task(CASE.loader(1)) if late else learner.wrap(sgd(learner.parameters()))

@@ -116,6 +116,7 @@ class Method:
         if not isinstance(optimizer, Optimizer):
             raise CuberError(f"wrap takes a torch optimizer, not a {type(optimizer).__name__}")
         if optimizer not in self._wrapped:
+            self._freezer.warn_of_thawed()
             self._check_optimizer(optimizer)
             if isinstance(optimizer, LBFGS) and not self._resumed:
                 # Its history belongs to the last task's loss, and would move what that task trained.
@@ -155,6 +156,7 @@ class Method:
                 "end_task: no optimizer was wrapped in this task, so nothing was protected; "
                 "train with optimizer = learner.wrap(optimizer)"
             )
+        self._freezer.warn_of_thawed()
         self._finish(loader)
         self.statistics += [self._normalization.statistics()] * self.at_once
         self.tasks += self.at_once

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
-from cuber.errors import CuberError
+from cuber.errors import CuberError, CuberWarning
 
 _learners: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
@@ -60,6 +61,18 @@ class Freezer:
             parameter.requires_grad_(True)
         self._frozen = []
         self._leave_word()
+
+    def warn_of_thawed(self) -> None:
+        """Others may thaw what we have frozen (``model.requires_grad_(True)``): worth a word."""
+        ours = set(map(id, self._frozen))
+        thawed = [name for name, p in self.model.named_parameters() if id(p) in ours and p.requires_grad]
+        if thawed:
+            warnings.warn(
+                f"'{thawed[0]}'{f' and {len(thawed) - 1} more' if thawed[1:] else ''} was frozen for this task, since "
+                "old ones need it as it is, and somebody has set requires_grad: they may be forgotten",
+                CuberWarning,
+                stacklevel=3,
+            )
 
     def _leave_word(self) -> None:
         frozen = set(map(id, self._frozen))
