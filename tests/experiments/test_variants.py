@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments.results import FINISHED, INCOMPLETE, Run
 from cuber.experiments.variants import group
 from tests.made_up import result, shifted
@@ -88,6 +89,13 @@ def test_streams_of_different_sizes_are_not_mixed():
 def test_notes_about_single_tasks_do_not_part_seeds():
     runs = [run(seed=n, notes=[f"part {n}: {n} training images left out"]) for n in range(3)]
     assert labels(group(runs)) == ["cuber"]
+
+
+def test_a_part_of_the_official_data_is_another_stream():
+    few = [f"part 1: 20 training {OFFICIAL_SIZE} 73,257", "part 1: 4 training images left out that are test images too"]
+    groups = group([run(seed=0), run(seed=1, notes=few)])
+    assert [one.title for one in groups] == ["made-up", f"made-up ({few[0]})"]
+    assert [one.variants[0].shrunk for one in groups] == [[], few[:1]]
 
 
 def test_the_first_of_several_runs_with_one_seed_counts_and_that_is_said():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cuber import CuberError
+from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments import Experiment
 from cuber.experiments.results import FINISHED, INCOMPLETE, Run
 from cuber.experiments.variants import group
@@ -82,6 +83,16 @@ def test_parts_of_a_benchmark_are_not_measured_by_the_paper():
         "not the paper's benchmark, whose figures are for all of it: only 3 of 10 tasks; only 5 of 200 epochs"
     ]
     assert one.caption.endswith("on split-cifar100 (only 3 of 10 tasks)")
+
+
+def test_parts_of_its_data_are_not_measured_by_the_paper_either():
+    copies = "part 0: 8 training images left out that are test images too"
+    some = f"40 training {OFFICIAL_SIZE} 50,000"
+    harmless, cut = (seeds("gpm", (0, 0), notes=notes, **papers()) for notes in ([copies], [some, copies]))
+    assert "-" not in texts(sheet("acc", *harmless))["gpm"]
+    one = sheet("acc", *cut)
+    assert [texts(one)["gpm"][place] for place in (3, 6)] == ["-", "-"]
+    assert one.notes == [f"not the paper's benchmark, whose figures are for all of it: {some}"]
 
 
 def test_other_settings_than_the_papers_are_told():

@@ -17,6 +17,8 @@ from cuber.errors import CuberError
 
 PRESENT, INCOMPLETE, MISSING = "present", "incomplete", "missing"
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
+OFFICIAL_SIZE = "images where the official set has"
+"""In the note about a set with another number of images, and in no other: results are told apart by it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,7 +161,7 @@ def _differences(source: Source, sets: cache.Decoded) -> Iterator[str]:
         ("test", sets.test_images, source.test),
     ):
         if len(images) != official:
-            yield f"{len(images):,} {part} images where the official set has {official:,}"
+            yield f"{len(images):,} {part} {OFFICIAL_SIZE} {official:,}"
 
 
 def _common(files: tuple[Path, ...]) -> Path:

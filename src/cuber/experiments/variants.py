@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments.config import Experiment
 from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
 from cuber.experiments.results import Run
@@ -187,13 +188,14 @@ def _papers(experiment: Experiment) -> dict[str, Any]:
 
 
 def _stream_notes(result: Result) -> tuple[str, ...]:
-    """The notes about the stream as a whole: not those about one task, which depend on the seed, nor on epochs."""
+    """The notes about the stream as a whole, or a whole dataset: not those that depend on the seed, nor on epochs."""
     tasks = tuple(f"{task.get('name')}: " for task in result.tasks)
-    return tuple(note for note in result.notes if not note.startswith(tasks) and not note.endswith(" epochs"))
+    lasting = [note for note in result.notes if OFFICIAL_SIZE in note or not note.startswith(tasks)]
+    return tuple(note for note in lasting if not note.endswith(" epochs"))
 
 
 def _is_cut(note: str) -> bool:
-    return note.startswith("only ")
+    return note.startswith("only ") or OFFICIAL_SIZE in note
 
 
 def show(value: Any) -> str:
