@@ -22,6 +22,8 @@ LIGHT = {
     "c5": "#1b7a94",
     "c6": "#730d04",
     "c7": "#8f88de",
+    "c8": "#c81868",
+    "c9": "#a038e8",
 }
 DARK = {
     "page": "#14171c",
@@ -36,12 +38,18 @@ DARK = {
     "c5": "#6fd3ee",
     "c6": "#e56b5c",
     "c7": "#9384ee",
+    "c8": "#b04060",
+    "c9": "#7050d0",
 }
 
-SERIES = [LIGHT[f"c{place}"] for place in range(8)]
-"""Colours of variants."""
-AREAS = ["#77aadd", "#eedd88", "#44bb99", "#ee8866", "#bbcc33", "#ffaabb", "#99ddff", "#c9b8dc"]
-"""Colours of parts of a whole: pale, so that nobody takes one for a variant; the same on light and dark."""
+SERIES = [LIGHT[f"c{place}"] for place in range(10)]
+"""Colours of variants: one for each of the paper's methods."""
+AREAS = [
+    *("#77aadd", "#eedd88", "#44bb99", "#ee8866", "#bbcc33", "#ffaabb"),
+    *("#99ddff", "#c9b8dc", "#a880f8", "#d0f0d8", "#78a800", "#98d080"),
+]
+"""Colours of parts of a whole, more than there are kinds of memory: pale, so that nobody takes one for a variant; the
+same on light and dark."""
 ON_AREA = "#16181d"
 
 WHITE, BLACK = "#ffffff", "#0d1420"
@@ -70,7 +78,7 @@ REGIMES_DARK = {
     FELL: ("#d79b32", BLACK),
 }
 
-MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "*"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">"]
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
 
 
@@ -81,8 +89,13 @@ class Mark:
     place: int
 
     @property
+    def number(self) -> int:
+        """Of its colour."""
+        return self.place % len(SERIES)
+
+    @property
     def colour(self) -> str:
-        return SERIES[self.place % len(SERIES)]
+        return SERIES[self.number]
 
     @property
     def marker(self) -> str:
