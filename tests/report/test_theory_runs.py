@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from cuber.report import drawing
 from cuber.report.content import Variant
-from cuber.report.figures import save_all
+from cuber.report.figures import marks_of, save_all
 from cuber.report.page import render
-from cuber.report.theory.runs import Summary, pairs
+from cuber.report.theory.runs import Summary, pairs, prediction
 from tests.report.test_page import HOSTILE, Page, content, result
 
 LAYER = "a.0"
@@ -70,6 +73,18 @@ def test_the_page_shows_it_beside_the_backward_transfer_that_was_measured() -> N
     told = page.cells[page.cells.index("+0.60 of 0.50, ratio 0.80") - 2 :]
     assert told[:5] == ["1", "0", "+0.60 of 0.50, ratio 0.80", "+0.0060", "+2.0"]
     assert "gpm" not in row[: row.index("old")]
+
+
+@pytest.mark.parametrize("size", [1.0, 0.106, 0.0031])
+def test_the_numbers_below_the_figure_do_not_run_into_each_other(size: float) -> None:
+    recorded = theory([[], [size], [-size, size / 2]])
+    made = content(result(theory=recorded, accuracy=ACCURACY))
+    with drawing.styled():
+        figure = prediction(made.benchmarks[0], marks_of(made))
+        FigureCanvasAgg(figure).draw()
+        for axes in figure.axes:
+            boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+            assert all(left.x1 + 5 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_steps_are_counted_in_words() -> None:

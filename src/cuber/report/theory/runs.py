@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from cuber import statistics
 from cuber.report.content import Benchmark, PlainResult, Variant
@@ -21,6 +22,8 @@ PREDICTORS = {
     "cosine": "cosine when the new task begins, mean over layers",
     "agreement": "agreement all the way, −⟨old gradient, change of weights⟩",
 }
+MOST_TICKS = 5
+"""More would not leave room for as long a number as -0.0005."""
 LEAST_EPS1 = 0.5**0.5
 """Theorem 2 (1) asks for this or more of the projection, whatever the step size."""
 
@@ -146,6 +149,7 @@ def prediction(benchmark: Benchmark, marks: Marks) -> Figure | None:
         axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8)
         axes.axvline(0, color=LIGHT["quiet"], linewidth=0.8)
         axes.set_xlabel(title)
+        axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS))
         for variant in variants:
             mark = marks[variant.label]
             style: dict[str, Any] = {"color": mark.colour, "marker": mark.marker, "linestyle": "none", "alpha": 0.7}
