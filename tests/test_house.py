@@ -25,10 +25,10 @@ ALLOWED = {
     "streams": {"streams", "datasets", "errors"},
     "training": {
         *("training", "methods", "layers", "networks", "streams", "loggers", "theory", "metrics", "batches", "device"),
-        *("files", "version", "errors"),
+        *("files", "numerals", "version", "errors"),
     },
-    "experiments": {"experiments", "training", "methods", "networks", "streams", "loggers", "allocation", "errors"},
-    "report": {"report", "experiments", "training", "theory", "datasets", "metrics", "statistics", "errors"},
+    "experiments": {"experiments", "training", "methods", "networks", "streams", "loggers", "allocation", "numerals", "errors"},
+    "report": {"report", "experiments", "training", "theory", "datasets", "metrics", "statistics", "numerals", "errors"},
     "loggers": {"loggers", "errors"},
     "batches": {"errors"},
     "device": set(),
@@ -37,6 +37,7 @@ ALLOWED = {
     "statistics": set(),
     "files": set(),
     "version": set(),
+    "numerals": set(),
     "errors": set(),
 }
 """Which rooms of the house a room may import."""

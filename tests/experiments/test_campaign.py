@@ -19,6 +19,7 @@ from cuber.training import RunDirectory, Stopped
 from cuber.training.checkpoint import Checkpoints
 from cuber.training.config_file import read_config
 from tests.experiments.test_grid import SMALL, InThisProcess
+from tests.made_up import result, shifted
 from tests.training.test_directory import StopAt
 
 
@@ -47,6 +48,14 @@ def test_a_refusal_is_told_and_not_written(tmp_path: Path) -> None:
     assert refused.state == FAILED
     assert sorted(path.name for path in cell.directory.rglob("*")) == before
     assert [standing.state for standing in run_grid([cell], InThisProcess())] == [FINISHED]
+
+
+def test_what_came_out_is_told_and_hardly_any_change_has_no_sign(tmp_path: Path) -> None:
+    (cell,) = cells(tmp_path)
+    stopped(cell)
+    for change, shown in ((-0.001, "0.00"), (0.0, "0.00"), (0.25, "+0.25")):
+        result("finetune", accuracy=shifted(bwt=change)).save(cell.directory)
+        assert [standing.message for standing in run_grid([cell], InThisProcess())] == [f"ACC 80.00  BWT {shown}"]
 
 
 def test_a_refusal_before_there_is_a_directory_leaves_none(tmp_path: Path) -> None:

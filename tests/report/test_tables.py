@@ -10,6 +10,8 @@ from rich.console import Console
 
 from cuber.report import Bars, Lines, show_result, show_summary
 from cuber.training import Epoch, Moment, Result
+from tests.made_up import result as made_up
+from tests.made_up import shifted
 
 GREEN, RED = "\x1b[32m", "\x1b[31m"
 
@@ -52,6 +54,15 @@ def test_changes_are_signed():
     assert line(text, "change") == ["change", "+2.0", "-1.0"]
     assert "ACC 81.33 %  BWT +0.50  forgetting 0.50  time 4.5 s" in text
     assert "memory 2.5 kB (bases 2.5 kB)" in text
+
+
+@pytest.mark.parametrize("change", [-0.001, 0.0, 0.001])
+def test_hardly_any_change_has_no_sign(change):
+    unchanged = made_up(accuracy=shifted(bwt=change))
+    assert "BWT 0.00  forgetting" in printed(show_summary, unchanged)
+    assert repr(unchanged).endswith("BWT 0.00)")
+    two = made_up(accuracy=[[80.0, None], [80.0 + change, 70.0]])
+    assert line(printed(show_result, two), "change") == ["change", "0.0"]
 
 
 def test_better_is_green_and_worse_is_red():

@@ -11,6 +11,7 @@ from cuber.errors import CuberError
 from cuber.experiments.grid import Cell
 from cuber.experiments.processes import work
 from cuber.experiments.results import progress, tasks_of, why_it_failed
+from cuber.numerals import numeral
 from cuber.training.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
 from cuber.training.directory import ERROR
 from cuber.training.result import FILE_NAME, Result
@@ -122,7 +123,7 @@ def _after(standing: Standing, future: Future[None]) -> None:
 
 def _finished(cell: Cell) -> Standing:
     result = Result.load(cell.directory)
-    bwt = "" if result.bwt is None else f"  BWT {result.bwt:+.2f}"
+    bwt = "" if result.bwt is None else f"  BWT {numeral(result.bwt, '+.2f')}"
     return Standing(cell, FINISHED, f"ACC {result.acc:.2f}{bwt}", done=1.0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cuber.numerals import numeral
 from cuber.report.content import Spread
 
 NONE = "–"
@@ -18,8 +19,7 @@ def number(value: float | None, decimals: int = 2, *, sign: bool = False) -> str
     """
     if value is None:
         return NONE
-    text = f"{value:+.{decimals}f}" if sign else f"{value:.{decimals}f}"
-    return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
+    return numeral(value, f"{'+' if sign else ''}.{decimals}f").replace("-", "−")
 
 
 def spread_words(spread: Spread | None, decimals: int = 2, *, sign: bool = False) -> str:

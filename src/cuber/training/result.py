@@ -13,6 +13,7 @@ from typing import Any
 from cuber import metrics
 from cuber.errors import CuberError
 from cuber.files import write_atomically
+from cuber.numerals import numeral
 from cuber.training.result_checks import first_wrong
 
 FILE_NAME = "result.json"
@@ -143,7 +144,7 @@ class Result:
         return path
 
     def __repr__(self) -> str:
-        bwt = "" if self.bwt is None else f", BWT {self.bwt:+.2f}"
+        bwt = "" if self.bwt is None else f", BWT {numeral(self.bwt, '+.2f')}"
         learnt = len(metrics.diagonal(self.accuracy))
         tasks = f"{learnt} tasks" if learnt != 1 else "1 task"
         return f"Result({self.method} on {self.benchmark}, {tasks}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuber import statistics
+from cuber.numerals import numeral
 
 NOTHING = "-"
 
@@ -97,7 +98,7 @@ def setting(name: str) -> Column:
 
 def number(heading: str, name: str, form: str = ".2f") -> Column:
     """A column of numbers, in Python's notation for formats."""
-    return Column(heading, name, lambda cell: _signed_zero(format(cell, form)), _whole)
+    return Column(heading, name, lambda cell: numeral(cell, form), _whole)
 
 
 def estimate(heading: str, name: str, form: str = ".2f") -> Column:
@@ -105,7 +106,7 @@ def estimate(heading: str, name: str, form: str = ".2f") -> Column:
 
     def show(cell: Estimate) -> str:
         spread = "" if cell.deviation is None else f"±{cell.deviation:{form.lstrip('+')}}"
-        return cell.printed or _signed_zero(format(cell.mean, form)) + spread
+        return cell.printed or numeral(cell.mean, form) + spread
 
     def parts(cell: Estimate | None) -> dict[str, Any]:
         return {"": None if cell is None else cell.mean, "_deviation": None if cell is None else cell.deviation}
@@ -117,7 +118,7 @@ def between(heading: str, name: str, form: str = "+.2f") -> Column:
     """A column of intervals."""
 
     def show(cell: tuple[float, float]) -> str:
-        return "[" + ", ".join(_signed_zero(format(end, form)) for end in cell) + "]"
+        return "[" + ", ".join(numeral(end, form) for end in cell) + "]"
 
     def parts(cell: tuple[float, float] | None) -> dict[str, Any]:
         low, high = cell or (None, None)
@@ -133,15 +134,6 @@ def probability(heading: str, name: str) -> Column:
 
 def _whole(cell: Any) -> dict[str, Any]:
     return {"": cell}
-
-
-def _signed_zero(text: str) -> str:
-    """A zero without a minus: what was rounded away has no direction.
-
-    >>> _signed_zero("-0.00"), _signed_zero("-0.01")
-    ('0.00', '-0.01')
-    """
-    return text.lstrip("+-") if not text.strip("+-0.") else text
 
 
 VARIANT = words("variant", "variant")
