@@ -82,7 +82,7 @@ def test_a_damaged_run_does_not_hide_the_others(cuber, runs, form):
 
 def test_a_name_means_nothing_where_nothing_has_finished(cuber, tmp_path):
     code, _, err = cuber("compare", write(tmp_path / "a", config=""), "--against", "trgp", "--table", "time")
-    assert (code, err) == (2, "cuber: none of 1 runs has finished, so there is nothing to compare\n")
+    assert (code, err) == (2, "cuber: the only run has not finished, so there is nothing to compare\n")
 
 
 def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path):

@@ -46,4 +46,5 @@ def compare(
         for remark in remarks(comparison):
             print(f"cuber: {remark}", file=sys.stderr)
     if not comparison.sheets:
-        raise CuberError(f"none of {len(runs)} runs has finished, so there is nothing to compare")
+        none = "the only run has not" if len(runs) == 1 else f"none of {len(runs)} runs has"
+        raise CuberError(f"{none} finished, so there is nothing to compare")

@@ -11,3 +11,12 @@ def numeral(value: float, form: str = ".2f") -> str:
     """
     text = format(value, form)
     return text if text.strip("+-0.") else text.lstrip("+-")
+
+
+def counted(count: int, what: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "run"), counted(0, "run"), counted(2, "test sample")
+    ('1 run', '0 runs', '2 test samples')
+    """
+    return f"{count} {what}{'s' if count != 1 else ''}"

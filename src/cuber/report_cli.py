@@ -27,6 +27,7 @@ def report(
     if figures is not None and Path(figures).exists() and not Path(figures).is_dir():
         raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
     from cuber.files import write_atomically
+    from cuber.numerals import counted
     from cuber.report.figures import save_all
     from cuber.report.page import render
 
@@ -35,7 +36,7 @@ def report(
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
     missing = f", {len(content.unfinished)} not finished" if content.unfinished else ""
-    print(f"{page}: {content.runs} finished runs{missing}")
+    print(f"{page}: {counted(content.runs, 'finished run')}{missing}")
     if figures is not None:
         print(f"{figures}: {len(save_all(content, Path(figures)))} files")
 

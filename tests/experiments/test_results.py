@@ -66,6 +66,8 @@ def test_between_two_tasks_no_epoch_is_named(tmp_path):
     log = logged({"event": "epoch", "task": 0, "epoch": 5}, {"event": "evaluation", "task": 0, "accuracy": [1.0]})
     (run,) = load([write(tmp_path, config=CONFIG, log_jsonl=log)])
     assert run.reason == "1 of 3 tasks learnt"
+    (run,) = load([write(tmp_path, config="[experiment]", log_jsonl=log)])
+    assert run.reason == "1 task learnt"
 
 
 def test_a_run_that_has_only_begun(tmp_path):

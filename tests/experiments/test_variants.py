@@ -92,10 +92,10 @@ def test_notes_about_single_tasks_do_not_part_seeds():
 
 
 def test_a_part_of_the_official_data_is_another_stream():
-    few = [f"part 1: 20 training {OFFICIAL_SIZE} 73,257", "part 1: 4 training images left out that are test images too"]
-    groups = group([run(seed=0), run(seed=1, notes=few)])
-    assert [one.title for one in groups] == ["made-up", f"made-up ({few[0]})"]
-    assert [one.variants[0].shrunk for one in groups] == [[], few[:1]]
+    few, copies = f"part 1: 20 training {OFFICIAL_SIZE} 73,257", "part 1: 4 training images left out"
+    groups = group([run(seed=0), run(seed=1, notes=[few, copies])])
+    assert [one.title for one in groups] == ["made-up", f"made-up ({few})"]
+    assert [one.variants[0].shrunk for one in groups] == [[], [few]]
 
 
 def test_the_first_of_several_runs_with_one_seed_counts_and_that_is_said():

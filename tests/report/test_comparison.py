@@ -86,7 +86,7 @@ def test_parts_of_a_benchmark_are_not_measured_by_the_paper():
 
 
 def test_parts_of_its_data_are_not_measured_by_the_paper_either():
-    copies = "part 0: 8 training images left out that are test images too"
+    copies = "part 0: 8 training images left out, found among the test images too"
     some = f"40 training {OFFICIAL_SIZE} 50,000"
     harmless, cut = (seeds("gpm", (0, 0), notes=notes, **papers()) for notes in ([copies], [some, copies]))
     assert "-" not in texts(sheet("acc", *harmless))["gpm"]

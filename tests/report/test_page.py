@@ -310,7 +310,7 @@ def test_a_damaged_result_is_not_drawn(damage, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit:
         main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")])
     assert not exit.value.code
-    assert "1 finished runs, 1 not finished" in capsys.readouterr().out
+    assert "1 finished run, 1 not finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,8 @@ def test_training_images_that_are_test_images_are_left_out() -> None:
     assert [len(task.train) for task in stream] == [18, 19]
     check_no_leak(stream.split(0.1))
     assert stream.notes == (
-        "0, 1: 2 training images left out that are test images too",
-        "2, 3: 1 training images left out that are test images too",
+        "0, 1: 2 training images left out, found among the test images too",
+        "2, 3: 1 training image left out, found among the test images too",
     )
     assert stream.first(1).notes == ("only 1 of 2 tasks", stream.notes[0])
     with pytest.raises(CuberError, match="every training image is also a test image"):

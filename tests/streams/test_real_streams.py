@@ -79,7 +79,7 @@ def test_cifar_100(build, ranges) -> None:
         assert classes_of(test, dataset.test_labels) == list(range(first, last + 1))
         assert histogram(stream, position) == [500, 500 - copies] + [500] * 8
         assert np.bincount(test.y).tolist() == [100] * 10
-    assert stream.notes == ("classes 0-9: 4 training images left out that are test images too",)
+    assert stream.notes == ("classes 0-9: 4 training images left out, found among the test images too",)
 
 
 def test_five_datasets() -> None:

@@ -186,6 +186,7 @@ def test_a_stream_shrinks_and_says_so():
     assert [(len(task.train), len(task.test)) for task in small] == [(3, 2), (3, 2)]
     assert len(small[0].validation) == 3  # in proportion
     assert small.notes == ("as found", "only 3 training samples per task", "only 2 test samples per task")
+    assert whole.shrink(train=1, test=1).notes[1:] == ("only 1 training sample per task", "only 1 test sample per task")
     assert small.first(1).notes[-1] == "only 1 of 2 tasks"
     assert whole.first(2).shrink(train=6).notes == whole.split(0.5).notes == ("as found",)
     assert whole.shrink(3, seed=1)[0].train.x.tolist() == whole.shrink(3, seed=1)[0].train.x.tolist()

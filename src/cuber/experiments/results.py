@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cuber.errors import CuberError
+from cuber.numerals import counted
 from cuber.training import Result
 from cuber.training.config_file import CONFIG, read_config
 from cuber.training.directory import CHECKPOINT, ERROR, LOG
@@ -127,8 +128,8 @@ def tasks_of(config: Mapping[str, Any]) -> int | None:
 def _how_far(directory: Path, config: Mapping[str, Any]) -> str:
     """In words: "3 of 10 tasks learnt, epoch 7 of the next"."""
     (learnt, epoch), tasks = progress(directory), tasks_of(config)
-    total = "" if tasks is None else f" of {tasks}"
-    return f"{learnt}{total} tasks learnt" + (f", epoch {epoch} of the next" if epoch else "")
+    so_many = counted(learnt, "task") if tasks is None else f"{learnt} of {counted(tasks, 'task')}"
+    return f"{so_many} learnt" + (f", epoch {epoch} of the next" if epoch else "")
 
 
 def _log(path: Path) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from cuber import metrics
 from cuber.errors import CuberError
 from cuber.files import write_atomically
-from cuber.numerals import numeral
+from cuber.numerals import counted, numeral
 from cuber.training.result_checks import first_wrong
 
 FILE_NAME = "result.json"
@@ -146,8 +146,8 @@ class Result:
     def __repr__(self) -> str:
         bwt = "" if self.bwt is None else f", BWT {numeral(self.bwt, '+.2f')}"
         learnt = len(metrics.diagonal(self.accuracy))
-        tasks = f"{learnt} tasks" if learnt != 1 else "1 task"
-        return f"Result({self.method} on {self.benchmark}, {tasks}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
+        stream = f"{self.benchmark}, {counted(learnt, 'task')}"
+        return f"Result({self.method} on {stream}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
 
 
 class UnwrittenResultError(CuberError):
