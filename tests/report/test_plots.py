@@ -15,6 +15,8 @@ from cuber.report.page import render
 from cuber.report.style import DARK, LIGHT
 from tests.made_up import result
 
+TWO_TASKS = result().tasks[:2]
+
 
 def content(*variants: Variant) -> Content:
     return Content([Benchmark("made-up", list(variants))], [])
@@ -29,6 +31,25 @@ def kinds() -> list[str]:
     """All that the methods of this package keep."""
     sizes = [method(nn.Sequential(nn.Linear(2, 2))).memory_bytes() for method in METHODS.values()]
     return list(dict.fromkeys(kind for by_kind in sizes for kind in by_kind))
+
+
+def test_bands_end_where_accuracies_do():
+    matrices = ([[99.5, None], [100.0, 1.0]], [[95.0, None], [92.0, 5.0]])
+    results = [result("gpm", seed, tasks=TWO_TASKS, accuracy=matrix) for seed, matrix in enumerate(matrices)]
+    made = content(Variant("gpm", [one.to_dict() for one in results]))
+    figure = plots.accuracy_evolution(made.benchmarks[0], marks_of(made))
+    edges = [band.get_paths()[0].vertices[:, 1] for axes in figure.axes for band in axes.collections]
+    assert len(edges) == 2
+    # The means of task 0 are 97.25 and 96, their deviations 3.2 and 5.7
+    assert max(edges[1]) == 100
+    assert min(edges[1]) == pytest.approx(96 - 4 * 2**0.5)
+
+
+def test_settings_are_said_to_differ_only_where_they_do():
+    alone, other = variant("gpm"), variant("trgp", training={"epochs": 7})
+    assert "Where the settings differ</h3>" not in render(content(alone))
+    assert "Settings</h3>" in render(content(alone))
+    assert "Where the settings differ</h3>" in render(content(alone, other))
 
 
 def test_every_kind_of_memory_has_a_colour_of_its_own(kinds):

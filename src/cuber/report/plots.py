@@ -83,7 +83,7 @@ def accuracy_evolution(benchmark: Benchmark, marks: Marks) -> Figure | None:
         for variant in benchmark.variants:
             if task < variant.tasks:
                 _draw(axes, [row[task] for row in variant.matrix], marks[variant.label], level=variant.at_once)
-    panels[0].set_ylim(top=min(panels[0].get_ylim()[1], 101.0))  # bands may reach further, accuracies do not
+    panels[0].set_ylim(top=min(panels[0].get_ylim()[1], 101.0))  # the margin may reach further, accuracies do not
     _share_axes(figure, "after learning task", "accuracy (%)", last=tasks - 1)
     add_legend(figure, benchmark.variants, marks)
     return figure
@@ -209,7 +209,7 @@ def make_panels(count: int, *, share_x: bool = True) -> tuple[Figure, list[Axes]
 
 
 def _draw(axes: Axes, values: Iterable[Spread | None], mark: Mark, *, level: bool = False) -> None:
-    """A line through the means, a band for the deviations; a level line for what was learnt all at once."""
+    """A line through means in percent, a band for the deviations; a level line for what was learnt all at once."""
     known = [(place, value) for place, value in enumerate(values) if value is not None]
     if level:
         axes.axhline(known[0][1].mean, color=mark.colour, **LEVEL)
@@ -218,8 +218,8 @@ def _draw(axes: Axes, values: Iterable[Spread | None], mark: Mark, *, level: boo
     style = {"color": mark.colour, "linestyle": mark.dashes, "marker": mark.marker}
     axes.plot(places, means, **style, markevery=max(1, math.ceil(len(known) / MOST_MARKERS)))
     if any(value.deviation for _, value in known):
-        low = [value.mean - (value.deviation or 0) for _, value in known]
-        high = [value.mean + (value.deviation or 0) for _, value in known]
+        low = [max(0.0, value.mean - (value.deviation or 0)) for _, value in known]
+        high = [min(100.0, value.mean + (value.deviation or 0)) for _, value in known]
         axes.fill_between(places, low, high, color=mark.colour, **BAND)
 
 
