@@ -7,12 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cuber.experiments import Experiment, run
+from cuber.experiments.grid import grid
+from cuber.experiments.grid import numbers as seeds_from
+from cuber.report.comparison import paper
 from tests.datasets import files
 from tests.packages import install
 
@@ -34,6 +38,16 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     out = capsys.readouterr().out
     assert re.search(r"print\(flowers\) +# (.*)", text).group(1) in out
     assert "Result(cuber on flowers, 2 tasks" in out
+
+
+def test_the_papers_main_table() -> None:
+    text = (GUIDES / "benchmarks.md").read_text()
+    command = r"^cuber grid (.*) --methods (\S+) --seeds (\S+) --out table$"
+    made: Counter[tuple[str, str]] = Counter()
+    for benchmarks, methods, seeds in re.findall(command, text, re.MULTILINE):
+        cells = grid("table", benchmarks.split(), methods.split(","), seeds_from(seeds))
+        made.update((cell.experiment.benchmark, cell.experiment.method) for cell in cells)
+    assert made == {(benchmark, method): 5 for benchmark in paper.FOUR for method in paper.ACCURACY[benchmark]}
 
 
 def test_theory(capsys: pytest.CaptureFixture[str]) -> None:
