@@ -13,6 +13,7 @@ from cuber import compare_cli, data_cli, grid_cli, report_cli, theory_cli
 from cuber.allocation import keep_freed_memory
 from cuber.data_cli import DataDir
 from cuber.errors import CuberError
+from cuber.spelling import spell_what_is_missing
 from cuber.version import __version__
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ def list_() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: what the user can put right is answered with one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        spell_what_is_missing(stream)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"cuber: warning: {message}", file=sys.stderr)
         try:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cuber.errors import CuberError, unknown
+from cuber.spelling import takes_everything
 
 TABLE = "table"
 
@@ -30,7 +31,7 @@ def compare(
     from cuber.experiments.results import load
     from cuber.experiments.variants import group
     from cuber.report.comparison import compare as compare_runs
-    from cuber.report.formats import FORMATS, remarks, show_comparison
+    from cuber.report.formats import FORMATS, as_json, remarks, show_comparison
 
     if format not in (TABLE, *FORMATS):
         raise unknown("format", format, (TABLE, *FORMATS))
@@ -40,6 +41,8 @@ def compare(
         from rich.console import Console
 
         show_comparison(comparison, Console())
+    elif format == "json":  # which has a way of its own to spell what is missing
+        print(as_json(comparison, ensure_ascii=not takes_everything(sys.stdout.encoding)))
     else:
         print(FORMATS[format](comparison))
     if format == "csv":  # which has no place for them

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuber.report.comparison.sheet import Column, Sheet
+from cuber.spelling import spelled
 
 if TYPE_CHECKING:
     from cuber.experiments.results import Run
@@ -36,7 +37,7 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 def show_comparison(comparison: Comparison, console: Console) -> None:
     """Print every table, its notes below it, and in the end what is not in any."""
     for sheet in comparison.sheets:
-        console.print(Text(sheet.caption, style="bold"))
+        console.print(Text(spelled(sheet.caption, console.encoding), style="bold"))
         console.print(_table(sheet, console))
         for note in sheet.notes:
             console.print(Text(f"note: {note}", style="yellow"))
@@ -49,7 +50,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
 
 def _table(sheet: Sheet, console: Console) -> Table:
     """Two blanks between columns, or one where words would not stay in one piece otherwise."""
-    rows = sheet.texts()
+    rows = [[spelled(text, console.encoding) for text in row] for row in sheet.texts()]
     widths = [_width(column, cells) for column, *cells in zip(sheet.columns, *rows, strict=True)]
     gap = 2 if sum(widths) + 2 * len(widths) <= console.width else 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
@@ -157,7 +158,7 @@ def remarks(comparison: Comparison) -> list[str]:
     return notes + [f"not counted: {_unfinished(run)}" for run in comparison.unfinished]
 
 
-def as_json(comparison: Comparison) -> str:
+def as_json(comparison: Comparison, *, ensure_ascii: bool = False) -> str:
     """One object: the tables, and what is not in them."""
     tables = [
         {
@@ -173,7 +174,7 @@ def as_json(comparison: Comparison) -> str:
     unfinished = [
         {"directory": str(run.directory), "state": run.state, "reason": run.reason} for run in comparison.unfinished
     ]
-    return json.dumps({"tables": tables, "unfinished": unfinished}, indent=1, ensure_ascii=False)
+    return json.dumps({"tables": tables, "unfinished": unfinished}, indent=1, ensure_ascii=ensure_ascii)
 
 
 def as_csv(comparison: Comparison) -> str:

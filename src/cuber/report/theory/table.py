@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuber.report.words import number
+from cuber.spelling import spelled
 
 if TYPE_CHECKING:
     from cuber.theory.sweep import Station, Sweep
@@ -24,13 +25,13 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
     first = sweep.stations[0].tasks
     title = f"Rule 2 against rule 1 ({sweep.kind}, seed {sweep.seed}, {sweep.steps} steps)"
     console.print(Text(title, style="bold"))
-    console.print(sweep_table(sweep))
+    console.print(sweep_table(sweep, console.encoding))
     console.print(f"at 0 degrees H is {first.H} and B is {first.B}", highlight=False, soft_wrap=True)
     for sentence in sentences(sweep):
         console.print(sentence, highlight=False, soft_wrap=True)
 
 
-def sweep_table(sweep: Sweep) -> Table:
+def sweep_table(sweep: Sweep, encoding: str) -> Table:
     """A row for each angle: the definitions, the theorems' conditions, and who won."""
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)
     for title in (
@@ -51,7 +52,7 @@ def sweep_table(sweep: Sweep) -> Table:
         tasks, correlation = station.tasks, station.theorem_1.condition("positive correlation")
         theorems = (station.theorem_1, station.theorem_2_1, station.theorem_2_2, station.theorem_2_2_sharper)
         table.add_row(
-            f"{station.degrees:.0f}°",
+            spelled(f"{station.degrees:.0f}°", encoding),
             number(tasks.ratio),
             number(tasks.cosine, sign=True),
             number(correlation.asked) if correlation.asked <= 1 else "> 1",
