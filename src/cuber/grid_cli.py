@@ -44,7 +44,7 @@ def grid(
     """Run every combination of methods, seeds and settings; the same command again goes on with what is left."""
     from rich.console import Console
 
-    from cuber.experiments.campaign import FAILED, STOPPED, run_grid
+    from cuber.experiments.campaign import FAILED, REFUSED, STOPPED, run_grid
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
     from cuber.experiments.processes import LocalProcesses
@@ -80,10 +80,10 @@ def grid(
             executor.shutdown()
             raise
     show_outcome(standings, Path(out), console)
-    states = [standing.state for standing in standings]
+    states = {standing.state for standing in standings}
     if STOPPED in states:
         sys.exit(128 + signal.SIGTERM)
-    if FAILED in states:
+    if states & {FAILED, REFUSED}:
         sys.exit(FAILURES)
 
 

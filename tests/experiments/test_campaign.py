@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cuber.cli import main
-from cuber.experiments.campaign import FAILED, FINISHED, run_grid
+from cuber.experiments.campaign import FAILED, FINISHED, REFUSED, run_grid
 from cuber.experiments.grid import Cell, grid
 from cuber.experiments.processes import Output
 from cuber.training import RunDirectory, Stopped
@@ -41,11 +41,12 @@ def test_a_refusal_is_told_and_not_written(tmp_path: Path) -> None:
     before = sorted(path.name for path in cell.directory.rglob("*"))
     with RunDirectory(cell.directory):
         (refused,) = run_grid([cell], InThisProcess())
-    assert (refused.state, refused.message.split(" in ")[0]) == (FAILED, "another process is at work")
+    assert (refused.state, refused.message.split(" in ")[0]) == (REFUSED, "another process is at work")
     (refused,) = run_grid(cells(tmp_path, epochs=2), InThisProcess())
+    assert refused.state == REFUSED
     assert "holds another run: training.epochs was 1 and is now 2; choose another --out, or start" in refused.message
     (refused,) = run_grid(cells(tmp_path, tasks=99), InThisProcess())
-    assert refused.state == FAILED
+    assert refused.state == REFUSED
     assert sorted(path.name for path in cell.directory.rglob("*")) == before
     assert [standing.state for standing in run_grid([cell], InThisProcess())] == [FINISHED]
 
@@ -94,18 +95,18 @@ def test_a_run_that_goes_on_keeps_its_number_of_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "state"),
     [
-        ("config.toml", "experiment = 3"),
-        ("config.toml", ""),
-        ("config.toml", "[experiment]\n[training]\n[settings]\n"),
-        ("result.json", '{"accuracy": []}'),
-        ("error.json", "[]"),
+        ("config.toml", "experiment = 3", FAILED),
+        ("config.toml", "", FAILED),
+        ("config.toml", "[experiment]\n[training]\n[settings]\n", REFUSED),
+        ("result.json", '{"accuracy": []}', FAILED),
+        ("error.json", "[]", FAILED),
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_damaged_run_is_one_failure_and_not_the_end_of_the_grid(
-    tmp_path: Path, name: str, text: str, finished: bool
+def test_a_damaged_run_is_not_the_end_of_the_grid(
+    tmp_path: Path, name: str, text: str, state: str, finished: bool
 ) -> None:
     both = grid(tmp_path, ["split-digits"], ["finetune"], [0, 1], threads=1, **SMALL)
     run_grid(both[:1], InThisProcess())
@@ -114,7 +115,7 @@ def test_a_damaged_run_is_one_failure_and_not_the_end_of_the_grid(
         (both[0].directory / "result.json").unlink()
     (both[0].directory / name).write_text(text)
     first, second = run_grid(both, InThisProcess())
-    assert first.state == (FINISHED if finished and name == "error.json" else FAILED)
+    assert first.state == (FINISHED if finished and name == "error.json" else state)
     assert second.state == FINISHED
 
 
@@ -134,14 +135,26 @@ def test_the_command_says_that_one_has_failed_and_compare_shows_it(
     (tmp_path / "grid.toml").write_text("\n".join([*lines, "lr = 1e30"]))
     assert command(str(tmp_path / "grid.toml"), "--jobs", "2", "--out", str(tmp_path / "runs")) == 1
     out = capsys.readouterr().out
-    assert f"0 of 2 runs finished; cuber compare {tmp_path / 'runs'} shows them" in out
+    assert "\n0 of 2 runs finished\n" in out
     assert re.search(r"split-digits/gpm/seed-0: failed: task 0 .*: the loss is", out)
-    assert re.search(r"split-digits/gpm/seed-1: failed: .* holds files that are not those of a run", out)
+    assert re.search(r"split-digits/gpm/seed-1: refused: .* holds files that are not those of a run", out)
+    assert out.endswith("\nthe same command with --retry tries the failed ones again\n")
     with pytest.raises(SystemExit):
         main(["compare", str(tmp_path / "runs")])
     shown = " ".join(capsys.readouterr().out.split())
     assert "seed-0 (gpm on split-digits, seed 0): failed, task 0" in shown
     assert "seed-1" not in shown
+
+
+def test_the_command_gives_no_advice_that_would_not_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_grid(grid(tmp_path, ["split-digits"], ["finetune"], [0], **SMALL), InThisProcess())
+    same = ["split-digits", "--methods", "finetune", "--seeds", "0", "--tasks", "2", "--train-per-task", "20"]
+    assert command(*same, "--epochs", "2", "--out", str(tmp_path)) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "0 of 1 runs finished"
+    assert second.startswith("split-digits/finetune/seed-0: refused: holds another run: training.epochs was 1 and is")
+    assert not command(*same, "--epochs", "1", "--out", str(tmp_path))
+    assert capsys.readouterr().out == f"1 of 1 runs finished; cuber compare {tmp_path} shows them\n"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from cuber.cli import main
 from cuber.errors import CuberError
-from cuber.experiments.campaign import FAILED, FINISHED, STOPPED, part_done, run_grid
+from cuber.experiments.campaign import FINISHED, REFUSED, STOPPED, part_done, run_grid
 from cuber.experiments.grid import Cell, grid, numbers, read_grid
 from cuber.experiments.processes import LocalProcesses, work
 from cuber.training.result import Result
@@ -112,12 +112,12 @@ def test_files_that_are_wrong(tmp_path: Path, text: str, sentence: str) -> None:
         read_grid(tmp_path / "grid.toml", tmp_path)
 
 
-def test_one_of_six_fails_and_the_others_finish(tmp_path: Path) -> None:
+def test_one_of_six_is_refused_and_the_others_finish(tmp_path: Path) -> None:
     cells = grid(tmp_path, ["split-digits"], ["finetune", "gpm"], [0, 1, 2], **SMALL)
     cells[4].directory.mkdir(parents=True)
     (cells[4].directory / "thesis.tex").write_text("not ours")
     standings = run_grid(cells, InThisProcess())
-    assert [standing.state for standing in standings] == [FINISHED] * 4 + [FAILED, FINISHED]
+    assert [standing.state for standing in standings] == [FINISHED] * 4 + [REFUSED, FINISHED]
     assert "holds files that are not those of a run" in standings[4].message
     assert os.listdir(cells[4].directory) == ["thesis.tex"]
 

@@ -14,9 +14,11 @@ from cuber.experiments.results import progress, tasks_of, why_it_failed
 from cuber.numerals import numeral
 from cuber.training.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
 from cuber.training.directory import ERROR
+from cuber.training.lock import RefusedError
 from cuber.training.result import FILE_NAME, Result
 
-WAITING, RUNNING, FINISHED, FAILED, STOPPED = "waiting", "running", "finished", "failed", "stopped"
+WAITING, RUNNING, FINISHED = "waiting", "running", "finished"
+FAILED, REFUSED, STOPPED = "failed", "refused", "stopped"
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -27,7 +29,7 @@ class Standing:
     cell: Cell
     state: str = WAITING
     message: str = ""
-    """Why it failed, or what came out."""
+    """Why it failed or was refused, or what came out."""
     done: float = 0.0
     """The part that is done, from 0 to 1; more than true where tasks are stopped early."""
     began: float = 0.0
@@ -88,7 +90,7 @@ def _before(cell: Cell, retry: bool) -> Standing:
         different = _differences(cell, there)
         if different:
             sentence = f"holds another run: {different}; choose another --out, or start over with --fresh"
-            return Standing(cell, FAILED, sentence)
+            return Standing(cell, REFUSED, sentence)
         if (directory / FILE_NAME).exists():
             return _finished(cell)
         if (directory / ERROR).exists() and not retry:
@@ -117,6 +119,8 @@ def _after(standing: Standing, future: Future[None]) -> None:
             raise error
         ended = _finished(standing.cell)
         standing.state, standing.done, standing.message = ended.state, ended.done, ended.message
+    except RefusedError as why:
+        standing.state, standing.message = REFUSED, str(why)
     except Exception as why:
         standing.state, standing.message = FAILED, str(why) or type(why).__name__
 

@@ -21,6 +21,7 @@ from cuber.errors import CuberError
 from cuber.experiments.config import Experiment
 from cuber.loggers import Logger
 from cuber.training.directory import OUTPUT, RunDirectory
+from cuber.training.lock import RefusedError
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
@@ -37,6 +38,8 @@ def work(experiment: Experiment, directory: str | os.PathLike[str], *, fresh: bo
         held = RunDirectory(directory, fresh=fresh, keep_failures=True, loggers=[output])
         try:
             run(experiment, held)
+        except RefusedError:
+            raise
         except CuberError as error:
             raise RunFailedError(str(error)) from error
         except Exception as error:
@@ -115,7 +118,7 @@ class LocalProcesses(Executor):
             self._processes.add(process)
             if self._stopped:  # asked to while it was starting
                 process.terminate()
-            word = _last_word(heard)
+            why = _last_word(heard)
             process.join()
             self._processes.discard(process)
         if process.exitcode == 0:
@@ -123,7 +126,7 @@ class LocalProcesses(Executor):
         elif self._stopped:
             future.set_exception(KeyboardInterrupt())
         else:
-            future.set_exception(RunFailedError(word or _how_it_ended(process.exitcode)))
+            future.set_exception(why or RunFailedError(_how_it_ended(process.exitcode)))
 
 
 def _call(said: Connection, function: Any, args: Any, kwargs: Any) -> None:
@@ -135,8 +138,8 @@ def _call(said: Connection, function: Any, args: Any, kwargs: Any) -> None:
         function(*args, **kwargs)
     except KeyboardInterrupt:
         sys.exit(1)
-    except RunFailedError as error:
-        said.send(str(error))
+    except (RunFailedError, RefusedError) as error:
+        said.send(error)
         sys.exit(1)
 
 
@@ -148,8 +151,8 @@ def _stop_as_an_orphan() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _last_word(heard: Connection) -> str | None:
-    """Wait until a process says why it has failed; None where it ends without a word."""
+def _last_word(heard: Connection) -> CuberError | None:
+    """Wait until a process says why it came to no result; None where it ends without a word."""
     with heard, contextlib.suppress(EOFError, OSError):
         return heard.recv()
     return None

@@ -71,7 +71,7 @@ def table_of(rows: Sequence[Row], now: float, height: int) -> Table:
     table = Table(box=None, header_style="bold")
     for title in ("run", "state", "done", "left"):
         table.add_column(title, justify="right" if title in ("done", "left") else "left")
-    order = ("running", "failed", "stopped", "waiting", "finished")
+    order = ("running", "failed", "refused", "stopped", "waiting", "finished")
     shown = sorted(rows, key=lambda row: order.index(row.state))[: max(height, 5)] if len(rows) > height else rows
     for row in shown:
         left = row.seconds_left(now)
@@ -84,11 +84,10 @@ def table_of(rows: Sequence[Row], now: float, height: int) -> Table:
 def show_outcome(rows: Sequence[Row], out: Path, console: Console) -> None:
     """What came of the grid, failures last and in full."""
     finished = sum(row.state == "finished" for row in rows)
-    console.print(
-        f"{finished} of {len(rows)} runs finished; cuber compare {out} shows them", markup=False, soft_wrap=True
-    )
+    where = f"; cuber compare {out} shows them" if finished else ""
+    console.print(f"{finished} of {len(rows)} runs finished{where}", markup=False, soft_wrap=True)
     for row in rows:
-        if row.state in ("failed", "stopped"):
+        if row.state in ("failed", "refused", "stopped"):
             console.print(f"{row.name}: {row.state}: {row.message}".rstrip(": "), markup=False, soft_wrap=True)
     if any(row.state == "failed" for row in rows):
         console.print("the same command with --retry tries the failed ones again", markup=False, soft_wrap=True)

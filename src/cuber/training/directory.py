@@ -28,7 +28,7 @@ from cuber.training.config_file import (
     ready_for_toml,
     write_config,
 )
-from cuber.training.lock import Lock
+from cuber.training.lock import Lock, RefusedError
 from cuber.training.replaced import REPLACED, Replaced, remove
 from cuber.training.result import FILE_NAME, Result, UnwrittenResultError
 
@@ -145,7 +145,7 @@ class RunDirectory:
             return
         try:
             if self._is_foreign():
-                raise CuberError(f"{self.path} holds files that are not those of a run: choose another directory")
+                raise RefusedError(f"{self.path} holds files that are not those of a run: choose another directory")
             if not self.fresh and (self.path / FILE_NAME).exists():
                 return
             self._made = [folder for folder in self.path.parents if not folder.exists()]
@@ -180,7 +180,7 @@ class RunDirectory:
         changed = differences(there, config)
         decisive = [sentence for name, sentence in changed.items() if decides(name, there)]
         if decisive:
-            raise CuberError(
+            raise RefusedError(
                 f"{self.path} holds a run with another configuration: {listed(decisive)}; "
                 "choose another directory, or start over with --fresh"
             )

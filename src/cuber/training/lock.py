@@ -14,6 +14,10 @@ PATIENCE = 0.3
 """Seconds until a directory counts as taken: whoever only asks holds it for an instant."""
 
 
+class RefusedError(CuberError):
+    """A run may not have its directory, which is in use or holds something else; nothing was written."""
+
+
 class Lock:
     """Holds a directory against others."""
 
@@ -37,7 +41,7 @@ class Lock:
                     self._lock.release()
                     raise Timeout(str(self._path))
         except Timeout:
-            raise CuberError(
+            raise RefusedError(
                 f"another process is at work in {self._directory}: wait for it, or choose another"
             ) from None
 
