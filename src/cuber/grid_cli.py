@@ -60,9 +60,9 @@ def grid(
             raise CuberError(f"with a file, {', '.join(given)} must be said in it")
         cells = read_grid(what[0], out)
     else:
-        cells = make_grid(
-            out, what, (methods or "cuber").split(","), numbers(seeds or "0-4"), _values(settings or []), **fixed
-        )
+        # What is empty, as an unset variable of a shell is, does not stand for the usual ones.
+        methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
+        cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings or []), **fixed)
     share = max(1, (os.cpu_count() or 1) // jobs)
     cells = [
         dataclasses.replace(cell, experiment=dataclasses.replace(e, threads=chosen))

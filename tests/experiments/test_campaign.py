@@ -15,6 +15,7 @@ from cuber.cli import main
 from cuber.experiments.campaign import FAILED, FINISHED, REFUSED, run_grid
 from cuber.experiments.grid import Cell, grid
 from cuber.experiments.processes import Output
+from cuber.methods import METHODS
 from cuber.training import RunDirectory, Stopped
 from cuber.training.checkpoint import Checkpoints
 from cuber.training.config_file import read_config
@@ -161,6 +162,10 @@ def test_the_command_gives_no_advice_that_would_not_help(tmp_path: Path, capsys:
     ("arguments", "sentence"),
     [
         (["--methods", "gpm,gpm"], "method 'gpm' is there 2 times: name it once"),
+        (["--methods", ""], f"there is no method '' (known: {', '.join(METHODS)})"),
+        (["--methods", "gpm,,cuber"], f"there is no method '' (known: {', '.join(METHODS)})"),
+        (["--seeds", ""], "seeds are given as 0-4 or 0,2,5, not ''"),
+        (["--seeds", "0,,2"], "seeds are given as 0-4 or 0,2,5, not '0,,2'"),
         (["--set", "eps2=0.1,0.1"], "eps2 0.1 is there 2 times: name it once"),
         (["--set", "eps2=0.1", "--set", "eps2=0.2"], "--set has two values for eps2, '0.1' and '0.2': give it one"),
         (["--set", "threshold="], "--set takes name=value, not 'threshold='"),
