@@ -24,7 +24,7 @@ def data(context: typer.Context, data_dir: DataDir = None) -> None:
         from cuber.report.data_listing import show_datasets
 
         root = datasets.directory(data_dir)
-        show_datasets(datasets.statuses(root), root, Console())
+        show_datasets(datasets.statuses(data_dir), root, Console())
 
 
 @app.command()
@@ -39,8 +39,9 @@ def get(
     from cuber import datasets
     from cuber.report.data_listing import DownloadBar
 
-    console, root = Console(), datasets.directory(data_dir or context.obj)
-    for source in [datasets.find(name) for name in names]:
+    data_dir = data_dir or context.obj
+    console, root = Console(), datasets.directory(data_dir)
+    for source in [datasets.find(name, data_dir) for name in names]:
         if datasets.is_whole(source.name, root):
             console.print(f"{source.name}: already there", soft_wrap=True)
             continue
@@ -66,9 +67,9 @@ def check(
     from cuber.datasets.catalogue import MISSING
     from cuber.report.data_listing import show_verdicts
 
-    root = datasets.directory(data_dir or context.obj)
-    there = [status.source.name for status in datasets.statuses(root) if status.state != MISSING]
-    results = [show_verdicts(name, datasets.check(name, root), Console()) for name in names or there]
+    data_dir = data_dir or context.obj
+    there = [status.source.name for status in datasets.statuses(data_dir) if status.state != MISSING]
+    results = [show_verdicts(name, datasets.check(name, data_dir), Console()) for name in names or there]
     if not names and not there:
-        print(f"there is no dataset in {root}")
+        print(f"there is no dataset in {datasets.directory(data_dir)}")
     raise typer.Exit(0 if all(results) else 1)

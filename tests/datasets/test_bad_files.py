@@ -45,7 +45,14 @@ def test_nothing_there(tmp_path: Path, name: str) -> None:
     for download in source.downloads[:1]:
         assert f"its md5 is {download.md5}" in sentence
         assert f"download {download.urls[0]} and put it at {tmp_path / download.path}" in sentence
-        assert f"cuber data get {name}" in sentence
+        assert f"run 'cuber data get {name} --data-dir {tmp_path}'" in sentence
+
+
+def test_advice_about_damage_names_the_directory_too(tmp_path: Path) -> None:
+    root = tmp_path / "my data"
+    files.write_idx(root / "MNIST/raw")
+    (root / "MNIST/raw/t10k-labels-idx1-ubyte").write_bytes(b"damaged")
+    assert f"run 'cuber data get mnist --data-dir '{root}'', or" in complaint("mnist", root)
 
 
 def test_mini_imagenet_says_where_to_get_it(tmp_path: Path) -> None:
@@ -62,7 +69,7 @@ def test_one_file_missing(tmp_path: Path) -> None:
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").unlink()
     assert complaint("mnist", tmp_path) == (
         f"mnist: {tmp_path}/MNIST/raw/t10k-labels-idx1-ubyte.gz is missing; its md5 is "
-        "ec29112dd5afa0611ce80d1b7f02629c; run 'cuber data get mnist', or download "
+        f"ec29112dd5afa0611ce80d1b7f02629c; run 'cuber data get mnist --data-dir {tmp_path}', or download "
         "https://ossci-datasets.s3.amazonaws.com/mnist/t10k-labels-idx1-ubyte.gz and put it at "
         f"{tmp_path}/MNIST/raw/t10k-labels-idx1-ubyte.gz"
     )

@@ -28,7 +28,7 @@ def test_list(tmp_path: Path) -> None:
     for words in (
         ["mnist", "present", "MNIST/raw/", "CC BY-SA 3.0", "idx files"],
         ["cifar-10", "incomplete", "lacks cifar-10-batches-py/data_batch_1 and 4 more"],
-        ["svhn", "missing", "246 MB", "cuber data get svhn", "non-commercial"],
+        ["svhn", "missing", "246 MB", f"cuber data get svhn --data-dir {tmp_path}", "non-commercial"],
         ["miniimagenet", "missing", "see cuber data get miniimagenet"],
     ):
         assert all(word in lines for word in words), words
@@ -36,7 +36,11 @@ def test_list(tmp_path: Path) -> None:
 
 def test_directory_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBER_DATA", str(tmp_path / "there"))
-    assert f"in {tmp_path / 'there'}" in run().output
+    listed = run().output
+    assert f"in {tmp_path / 'there'}" in listed
+    assert "cuber data get svhn" in listed
+    assert "get svhn --data-dir" not in listed
+    assert "run 'cuber data get svhn', or" in str(run("check", "svhn").exception)
 
 
 def test_get(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     >>> load("cifar-100").train_images.shape  # doctest: +SKIP
     (50000, 32, 32, 3)
     """
-    source, root = find(name), directory(data_dir)
+    source, root = find(name, data_dir), directory(data_dir)
     layout = find_layout(source, root)
     if layout is None:
         raise _absent(source, root)
@@ -113,7 +113,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
 
 def status(name: str, data_dir: str | os.PathLike[str] | None = None) -> Status:
     """Whether a set is present, incomplete or missing, and where."""
-    source, root = find(name), directory(data_dir)
+    source, root = find(name, data_dir), directory(data_dir)
     layout = find_layout(source, root)
     if layout is None:
         return Status(source, MISSING, tuple(root / folder for folder in source.folders))
@@ -129,7 +129,7 @@ def statuses(data_dir: str | os.PathLike[str] | None = None) -> list[Status]:
 
 def check(name: str, data_dir: str | os.PathLike[str] | None = None) -> Iterator[Verdict]:
     """The checksum of every file of a set, one after another; single images have none."""
-    source, root = find(name), directory(data_dir)
+    source, root = find(name, data_dir), directory(data_dir)
     layout = find_layout(source, root)
     if layout is None:
         raise _absent(source, root)

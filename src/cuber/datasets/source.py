@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,11 +54,19 @@ class Source:
     """md5 of the files that are not downloaded but unpacked."""
     how_to_get: str = ""
     """What to do where nothing may be downloaded."""
+    data_dir: str | None = None
+    """The data directory, where somebody has named one: advice must name it too."""
 
     @property
     def size(self) -> int:
         """Bytes to download."""
         return sum(download.size for download in self.downloads)
+
+    @property
+    def command(self) -> str:
+        """What downloads it to where it is looked for."""
+        where = f" --data-dir {shlex.quote(self.data_dir)}" if self.data_dir else ""
+        return f"cuber data get {self.name}{where}"
 
     def md5(self, filename: str) -> str | None:
         """The official md5 of a file; None where nobody has published one."""
@@ -75,7 +84,7 @@ class Source:
         same = [file for file in self.downloads if file.name.removesuffix(".gz") == path.name.removesuffix(".gz")]
         file = (same or self.downloads)[0]
         how = "download" if file.name == path.name else "download and unpack"
-        return f"{checksum}; run 'cuber data get {self.name}', or {how} {file.urls[0]} and put it at {path}"
+        return f"{checksum}; run '{self.command}', or {how} {file.urls[0]} and put it at {path}"
 
     def complaint(self, path: Path, what: str) -> CuberError:
         """The sentence for a file that is missing or not right."""

@@ -9,6 +9,9 @@ published as files: there is nothing to check it against.
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 from cuber.datasets import classes
 from cuber.datasets.source import Download, Source
 from cuber.errors import unknown
@@ -260,12 +263,12 @@ MINI_IMAGENET = Source(
 SOURCES = {source.name: source for source in (MNIST, FASHION_MNIST, CIFAR_10, CIFAR_100, SVHN, NOTMNIST, MINI_IMAGENET)}
 
 
-def find(name: str) -> Source:
-    """The source of that name.
+def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> Source:
+    """The source of that name, for those who look for it in a directory that they have named, if in any.
 
     >>> find("svhn").test
     26032
     """
     if name not in SOURCES:
         raise unknown("dataset", name, SOURCES)
-    return SOURCES[name]
+    return replace(SOURCES[name], data_dir=os.fspath(data_dir)) if data_dir else SOURCES[name]

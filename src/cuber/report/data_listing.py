@@ -30,7 +30,7 @@ def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> N
             more = f" and {len(status.missing) - 1} more" if len(status.missing) > 1 else ""
             where.append(f"\nlacks {_below(root, status.missing[0])}{more}", style="dim")
         if status.state == MISSING:
-            hint = f"cuber data get {source.name}" if source.downloads else "see cuber data get " + source.name
+            hint = source.command if source.downloads else f"see {source.command}"
             where.append(f"\n{hint}", style="dim")
         state = Text(status.state, style=COLOURS[status.state])
         if status.layout:
