@@ -100,6 +100,7 @@ def test_list_names_everything(cuber):
     for setting in ("eps1", "eps2", "lam", "threshold", "samples", "uncovered"):
         assert re.search(rf"^    {setting} +\S+ +\S+", out, re.MULTILINE)
     assert "and those of trgp" in out
+    assert "must hold; above 0.999 it counts as 0.999" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -211,7 +212,7 @@ def test_data_lists_the_datasets(cuber, data_dir):
         (["run", "--lr", "nan"], "lr must be a number above 0, not nan"),
         (["run", "--seed", "-1"], "seed must be a whole number from 0"),
         (["run", "--seed", "99999999999999999999"], "seed must be a whole number from 0"),
-        (["run", "--patience", "-1"], "patience must be a whole number of at least 1, not -1"),
+        (["run", "--patience", "-1"], "patience must be a whole number of at least 0, not -1"),
         (["run", "--train-per-task", "0"], "train_per_task must be a whole number of at least 1"),
         (["run", "--protocol", "papper"], r"there is no protocol .*'papper'; did you mean 'paper'\?"),
         (["run", "five-datasets", "--order", "odd"], "there is no order 'odd'"),

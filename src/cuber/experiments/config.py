@@ -20,7 +20,13 @@ LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor", "evaluation
 """Fields of an experiment that are settings of the training loop."""
 TEXTS, TABLES = ("benchmark", "method", "protocol", "data_dir"), ("settings", "options")
 """Fields that are text, if anything, and those that are tables."""
-MOST_THREADS = 1024
+LIMITS = {
+    "threads": (1, 1024),
+    "train_per_task": (1, LARGEST),
+    "test_per_task": (1, LARGEST),
+    "patience": (0, LARGEST),
+}
+"""The least and the most of fields that the loop does not check, or that may be 0 here and not there."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +63,10 @@ class Experiment:
             raise unknown("benchmark", self.benchmark, BENCHMARKS)
         find_method(self.method)
         check_seed(self.seed)
-        for name, most in (("threads", MOST_THREADS), ("train_per_task", LARGEST), ("test_per_task", LARGEST)):
+        for name, (least, most) in LIMITS.items():
             value = getattr(self, name)
-            if value is not None and (not is_number(value, whole=True) or not 1 <= value <= most):
-                limits = f"from 1 to {most}" if most < LARGEST else "of at least 1"
+            if value is not None and (not is_number(value, whole=True) or not least <= value <= most):
+                limits = f"from {least} to {most}" if most < LARGEST else f"of at least {least}"
                 raise CuberError(f"{name} must be a whole number {limits}, not {short(value)}")
         check_values(self.method_class, self.settings)
         self._check_options()

@@ -23,7 +23,17 @@ from cuber.errors import CuberError, CuberWarning
 from cuber.layers import ProjectedProduct, ProtectedLayer, evaluation_mode, observed
 from cuber.methods.layerwise import LayerwiseMethod
 from cuber.methods.settings import PerLayer, for_layer, setting
-from cuber.subspace import BACKWARD_TRANSFER, ROUNDING, Gram, Held, PartlyHeld, Pool, Projector, Regime
+from cuber.subspace import (
+    BACKWARD_TRANSFER,
+    HIGHEST_THRESHOLD,
+    ROUNDING,
+    Gram,
+    Held,
+    PartlyHeld,
+    Pool,
+    Projector,
+    Regime,
+)
 
 Regimes = dict[str, dict[int, Regime]]
 """Layer name -> old task -> regime."""
@@ -39,7 +49,8 @@ class GPM(LayerwiseMethod):
 
     threshold: PerLayer = setting(
         0.97,
-        "fraction of the input energy that a task's subspace must hold, at most 0.999: the rest may be rounding",
+        f"fraction of the input energy that a task's subspace must hold; above {HIGHEST_THRESHOLD} it counts as "
+        f"{HIGHEST_THRESHOLD}: the rest may be rounding",
         low=0,
         high=1,
         per_layer=True,

@@ -9,7 +9,7 @@ from cuber.subspace.gradient import PrunedGradient
 from cuber.subspace.gram import Gram
 from cuber.subspace.held import ROUNDING, Held, PartlyHeld, Reading
 from cuber.subspace.penalty import NormRestraint, Restraint, SquaredRestraint, energy_weights
-from cuber.subspace.pool import Pool
+from cuber.subspace.pool import HIGHEST_THRESHOLD, Pool
 from cuber.subspace.projection import Projector
 from cuber.subspace.regimes import (
     BACKWARD_TRANSFER,
@@ -24,6 +24,7 @@ from cuber.subspace.scaling import LearntScaling, Scaling, supports_of
 __all__ = [
     "BACKWARD_TRANSFER",
     "FORWARD_TRANSFER",
+    "HIGHEST_THRESHOLD",
     "NO_FORGETTING",
     "NUMBERS_AT_ONCE",
     "ROUNDING",
