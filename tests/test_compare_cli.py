@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -65,6 +66,16 @@ def test_options_do_what_they_say(cuber, runs):
     assert len(values["unfinished"]) == 1
 
 
+def test_with_several_to_compare_with_one_must_be_named(cuber, runs):
+    for seed in range(2):
+        other = result("trgp", seed, training={"epochs": 9, "lr": 0.01, "batch_size": 10})
+        write(runs / f"longer-{seed}", other)
+    code, _, err = cuber("compare", runs, "--table", "differences")
+    assert code == 2
+    assert err.endswith("there is more than one trgp to compare with, so name a variant with --against\n")
+    assert cuber("compare", runs, "--table", "differences", "--against", "trgp epochs=9")[0] == 0
+
+
 def test_csv_on_one_channel_and_remarks_on_the_other(cuber, runs):
     code, out, err = cuber("compare", runs, "--table", "acc", "--format", "csv")
     assert code == 0
@@ -108,11 +119,21 @@ def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path)
             ["runs", "--table", "sweep"],
             "there is no table 'sweep' to be made of these runs: it needs runs of one method",
         ),
+        (
+            ["runs/trgp-0", "runs/cuber-0", "--table", "acc", "--table", "differences"],
+            "there is no table 'differences' to be made of these runs: it needs two seeds of the variant that "
+            "--against names, else of trgp, and of another",
+        ),
+        (
+            ["runs/cuber-0", "runs/cuber-1", "--table", "acc", "--table", "differences"],
+            "there is no table 'differences' to be made of these runs: there is no trgp to compare with, so name "
+            "another variant with --against",
+        ),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(cuber, runs, tmp_path_factory, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    code, out, err = cuber("compare", *(str(runs) if word == "runs" else word for word in arguments))
+    code, out, err = cuber("compare", *(re.sub("^runs", str(runs), word) for word in arguments))
     assert (code, out) == (2, "")
     assert err.startswith(f"cuber: {sentence}")
     assert err.count("\n") == 1

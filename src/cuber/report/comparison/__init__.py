@@ -21,7 +21,7 @@ BEST_BEFORE = "trgp"
 
 TABLES = {
     "acc": "a finished run",
-    "differences": "two seeds of the variant that --against names, and of another",
+    "differences": f"two seeds of the variant that --against names, else of {BEST_BEFORE}, and of another",
     "selected": "old tasks that were in regime 3",
     "forward": f"runs of {BASELINE} and of another method with the same seed",
     "sweep": "runs of one method that differ in a setting",
@@ -51,7 +51,7 @@ def compare(
     sheets = [sheet for group in groups for sheet in _sheets(group, against, tables or TABLES)]
     for name in tables:
         if groups and not any(sheet.kind == name for sheet in sheets):
-            raise CuberError(f"there is no table '{name}' to be made of these runs: it needs {TABLES[name]}")
+            raise CuberError(f"there is no table '{name}' to be made of these runs: {_lack(name, groups, against)}")
     return Comparison(sheets, [run for run in runs if run.result is None])
 
 
@@ -71,6 +71,16 @@ def _sheets(group: Group, against: str | None, tables: Collection[str]) -> list[
     for sheet in wanted[:1]:
         sheet.notes = group.notes + sheet.notes
     return wanted
+
+
+def _lack(table: str, groups: Sequence[Group], against: str | None) -> str:
+    """Why there is no such table."""
+    usual = [group.of(BEST_BEFORE) for group in groups]
+    if table != "differences" or against is not None or any(map(_only, usual)):
+        return f"it needs {TABLES[table]}"
+    if any(usual):
+        return f"there is more than one {BEST_BEFORE} to compare with, so name a variant with --against"
+    return f"there is no {BEST_BEFORE} to compare with, so name another variant with --against"
 
 
 def _named(group: Group, name: str) -> Variant | None:
