@@ -9,6 +9,8 @@ import typer
 
 from cuber.errors import CuberError
 
+PICTURES = (".svg", ".png")
+
 
 def theory(
     kind: Annotated[str, typer.Argument(help="What is learnt: least-squares, logistic or network.")] = "logistic",
@@ -26,7 +28,7 @@ def theory(
     """Turn a new task away from an old one, and show where the paper's theorems hold and which rule wins."""
     path = Path(output)
     if not path.name or path.is_dir():
-        raise CuberError(f"--output takes the name of a figure without its ending, and '{output}' is a directory")
+        raise CuberError(f"--output takes the name of a figure, and '{output}' is a directory")
     from rich.console import Console
 
     from cuber.report.drawing import save, styled
@@ -39,6 +41,8 @@ def theory(
     swept = sweep(kind, angles=angles, seed=seed, steps=steps, step_size=step_size, old_steps=old_steps)
     show_sweep(swept, Console())
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() in PICTURES:  # either ending stands for both
+        path = path.with_suffix("")
     with styled():
         files = save(sweep_figure(swept), path)
     print(f"{' and '.join(map(str, files))}: the figure")

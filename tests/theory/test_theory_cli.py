@@ -43,6 +43,17 @@ def test_a_table_that_fits_and_a_figure_in_two_formats(cuber, tmp_path: Path) ->
     assert Image.open(tmp_path / "new" / "figure.png").size > (1000, 1000)
 
 
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [("figure.png", "figure"), ("figure.SVG", "figure"), ("step.size=0.5", "step.size=0.5"), ("a.png.svg", "a.png")],
+)
+def test_a_name_with_an_ending_gets_no_second_one(cuber, tmp_path: Path, name: str, figure: str) -> None:
+    code, out, _ = cuber("--angles", "2", "--steps", "2", "-o", name)
+    assert code == 0
+    assert out.endswith(f"\n{figure}.svg and {figure}.png: the figure\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{figure}.png", f"{figure}.svg"]
+
+
 def test_the_network_says_that_its_constants_are_estimated_and_any_number_of_angles_is_drawn(cuber) -> None:
     code, out, err = cuber("network", "--angles", "2", "--steps", "3", "--step-size", "0.1")
     assert (code, err) == (0, "")
@@ -56,7 +67,7 @@ def test_the_network_says_that_its_constants_are_estimated_and_any_number_of_ang
         (["--angles", "1"], "a sweep takes at least 2 angles"),
         (["--step-size", "-1"], "the step size must be a number above 0, not -1"),
         (["--old-steps", "-2"], "a number of old steps from 0"),
-        (["--output", "."], "--output takes the name of a figure without its ending"),
+        (["--output", "."], "--output takes the name of a figure, and '.' is a directory"),
         (["--seed", "-1"], "seed must be a whole number"),
     ],
 )
