@@ -157,7 +157,7 @@ def _kind(batch: Batch) -> list[Any]:
 
 
 def steps(loader: Iterable[Batch]) -> int | None:
-    """How many batches a loader yields; None where it cannot say, as a DataLoader of samples without an end."""
+    """How many batches a loader yields; None where it cannot say, as if nobody has counted its samples."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except TypeError:

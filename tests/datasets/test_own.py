@@ -164,3 +164,4 @@ def test_images_have_at_least_one_pixel(folder: Path, side: object) -> None:
     for read in (partial(datasets.read_folder, folder), partial(datasets.read_items, rows(folder))):
         with pytest.raises(CuberError, match="side, in pixels, must be a whole number of at least 1, not"):
             read(side=side)
+        assert read(side=np.int64(4)).train_images.shape[1:3] == (4, 4)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, CuberWarning, FineTune, MultiHead
@@ -178,7 +178,7 @@ def test_a_snapshot_of_another_task_is_neither_taken_nor_restored(kind: type) ->
     before = weights(learner)
     for _ in range(2):
         for act in (best.take, best.restore):
-            with pytest.raises(CuberError, match="snapshot is of what another task trains"):
+            with pytest.raises(CuberError, match="snapshot is of another task"):
                 act()
         assert all(torch.equal(now, before[name]) for name, now in weights(learner).items())
         if learner.task is None:
@@ -195,7 +195,7 @@ def test_a_snapshot_outlives_the_freezing_of_a_layer() -> None:
     assert all(torch.equal(now, before[name]) for name, now in weights(learner).items())
 
 
-class Endless(IterableDataset[Any]):
+class Uncounted(IterableDataset[Any]):
     """Samples that nobody has counted."""
 
     def __iter__(self) -> Iterator[Any]:
@@ -205,7 +205,7 @@ class Endless(IterableDataset[Any]):
 
 @pytest.mark.parametrize("kind", [FineTune, GPM, CUBER, EWC, ER])
 def test_a_loader_that_cannot_say_how_long_it_is_will_do(kind: type) -> None:
-    loader: Any = DataLoader(Endless(), batch_size=8)
+    loader: Any = DataLoader(Uncounted(), batch_size=8)
     learner = kind(CASE.model())
     learn(learner, loader)
     assert learner.steps_per_epoch is None
@@ -215,8 +215,8 @@ def test_a_loader_that_cannot_say_how_long_it_is_will_do(kind: type) -> None:
 def test_hat_asks_how_many_steps_there_are_where_the_loader_cannot_say() -> None:
     learner = HAT(CASE.model())
     with pytest.raises(CuberError, match="steps="):
-        learner.begin_task(DataLoader(Endless(), batch_size=8), loss_fn)
-    learner.begin_task(DataLoader(Endless(), batch_size=8), loss_fn, steps=4)
+        learner.begin_task(DataLoader(Uncounted(), batch_size=8), loss_fn)
+    learner.begin_task(DataLoader(Uncounted(), batch_size=8), loss_fn, steps=4)
 
 
 @pytest.mark.parametrize("kind", [ER, AGEM])
@@ -233,9 +233,44 @@ def test_thawing_what_old_tasks_need_is_worth_a_word(late: bool) -> None:
     learner = GPM(model)
     learn(learner, CASE.loader(0))
     learner.begin_task(CASE.loader(1), loss_fn)
-    sentence = r"'1.weight' and 1 more was frozen for this task, since old ones need it as it is"
+    sentence = r"'1.weight' \(and 1 more\) is not for this task to train and was frozen"
     if late:
         learner.wrap(sgd(learner.parameters()))
     model.requires_grad_(True)
     with pytest.warns(CuberWarning, match=sentence):
         learner.end_task(CASE.loader(1)) if late else learner.wrap(sgd(learner.parameters()))
+
+
+class Remembering(nn.Module):
+    """Puts another tensor in its buffer's place at every batch, as models do that average what they see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.layer(x - self.mean)
+
+
+def test_a_snapshot_knows_tensors_by_name() -> None:
+    learner = GPM(Remembering())
+    learner.begin_task(CASE.loader(0), loss_fn)
+    optimizer = learner.wrap(sgd(learner.parameters()))
+    best = learner.snapshot()
+    train(learner, optimizer, CASE.loader(0))
+    best.take()
+    x = CASE.inputs(0, 5)
+    expected = learner.model.eval()(x)
+    train(learner, optimizer, CASE.loader(0))
+    assert not torch.equal(learner.model.eval()(x), expected)
+    best.restore()
+    assert torch.equal(learner.model.eval()(x), expected)
+
+
+def test_a_module_with_a_mark_of_its_own_is_not_taken_for_one_with_sparse_gradients() -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    model.sparse = True  # type: ignore[assignment]
+    learn(ER(model), CASE.loader(0))

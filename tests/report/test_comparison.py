@@ -99,8 +99,16 @@ def test_other_settings_than_the_papers_are_told():
     settings = {"eps2": 0.0, "threshold": 0.5, "penalty": "energy", "lam": 1}
     one = sheet("acc", *seeds("cuber", (0, 0), settings=settings, **papers(lr=0.5)))
     assert one.notes == [
-        "cuber: not as in the paper: threshold is 0.5, not 0.97; penalty is energy, not norm; lr is 0.5, not 0.01"
+        "cuber: not the benchmark's own settings: "
+        "threshold is 0.5, not 0.97; penalty is energy, not norm; lr is 0.5, not 0.01"
     ]
+
+
+def test_more_epochs_than_the_papers_are_told_and_fewer_have_a_note_of_their_own():
+    for epochs, told in ((100, 0), (400, 1)):
+        training = {"epochs": epochs, "lr": 0.01, "batch_size": 64}
+        notes = sheet("acc", *seeds("cuber", (0, 0), benchmark=CIFAR, training=training)).notes
+        assert notes == ["cuber: not the benchmark's own settings: epochs is 400, not 200"][:told]
 
 
 def test_either_of_the_papers_protocols_is_its_own():

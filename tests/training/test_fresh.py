@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
@@ -15,9 +16,11 @@ from torch import nn
 import cuber
 from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import Logger
+from cuber.streams import ImagePart, Transform
 from cuber.training import RunDirectory
 from cuber.training.checkpoint import Checkpoints
 from cuber.training.lock import is_held
+from cuber.training.names import contents as contents_of
 from cuber.training.replaced import Replaced
 from tests.training import small
 
@@ -176,8 +179,50 @@ def test_other_data_of_the_same_name_and_size_are_refused(tmp_path: Path, what: 
     cuber.learn(cuber.FineTune(small.model(2)), stream, **small.FAST, directory=tmp_path)
     values: Any = getattr(stream[1].train, what)
     values[-1] = 1 - values[-1]
-    with pytest.raises(CuberError, match=r"experiment.data was '\w{16}' and is now '\w{16}'"):
+    with pytest.raises(CuberError, match=r"experiment.contents was '\w{16}' and is now '\w{16}'"):
         cuber.learn(cuber.FineTune(small.model(2)), stream, **small.FAST, directory=tmp_path)
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Of which a run knows no more than how many there are."""
+
+    def __init__(self, part: Any, shift: float) -> None:
+        self.part, self.shift = part, shift
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.part.x[place] + self.shift, int(self.part.y[place])
+
+
+def test_what_a_run_cannot_know_of_its_data_is_said_about_it(tmp_path: Path) -> None:
+    def learn_pairs(shift: float, about: dict[str, str]) -> cuber.Result:
+        tasks = [
+            cuber.Task(task.name, Pairs(task.train, shift), Pairs(task.test, shift), classes=3)
+            for task in small.stream(2)
+        ]
+        learner = cuber.FineTune(small.model(2))
+        return cuber.learn(learner, cuber.Stream("pairs", tasks), **small.FAST, directory=tmp_path, about=about)
+
+    learn_pairs(0.0, {"data": "first version"})
+    with pytest.raises(CuberError, match=r"experiment.data was 'first version' and is now 'second version'"):
+        learn_pairs(1.0, {"data": "second version"})
+    with pytest.raises(CuberError, match="about: 'contents' is a name that runs use themselves"):
+        learn_pairs(1.0, {"contents": "second version"})
+
+
+@pytest.mark.parametrize("changed", ["picture", "mean"])
+def test_other_pictures_of_the_same_number_are_told_apart(changed: str) -> None:
+    def digest(images: np.ndarray, mean: float) -> str:
+        part = ImagePart(images, torch.arange(9), torch.arange(9) % 3, Transform((mean,), (0.3,)))
+        return contents_of(cuber.Stream("pictures", [cuber.Task("first", part, part)]))
+
+    images = np.arange(9 * 16, dtype=np.uint8).reshape(9, 4, 4)
+    other = images.copy()
+    other[8, 3, 3] += changed == "picture"
+    assert digest(images, 0.5) == digest(images.copy(), 0.5)
+    assert digest(images, 0.5) != digest(other, 0.4 if changed == "mean" else 0.5)
 
 
 def test_what_an_older_version_did_not_record_is_worth_a_word(tmp_path: Path) -> None:

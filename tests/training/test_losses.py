@@ -18,6 +18,12 @@ def test_a_loss_that_is_not_finite_is_remembered_where_a_run_goes_on() -> None:
     assert resumed.not_finite[0] == 2
 
 
+def test_a_state_of_an_earlier_version_knows_nothing_of_it() -> None:
+    state = Losses().state()
+    del state["not_finite"]
+    assert Losses.of(state).not_finite is None
+
+
 def test_the_mean_is_the_same_wherever_it_was_saved() -> None:
     values = [(0.1 * n, n + 1) for n in range(7)]
     whole = Losses()

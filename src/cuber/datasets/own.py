@@ -6,6 +6,7 @@ import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def _read(
 
 
 def _check_side(side: Any, name: str) -> None:
-    if not isinstance(side, int) or isinstance(side, bool) or side < 1:
+    if not isinstance(side, Integral) or isinstance(side, bool) or side < 1:
         raise CuberError(f"{name}: side, in pixels, must be a whole number of at least 1, not {side!r}")
 
 

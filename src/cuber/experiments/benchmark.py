@@ -38,6 +38,8 @@ class Benchmark:
     """By name; the first is the usual one."""
     settings: Settings = field(default_factory=dict)
     """What differs from the methods' own defaults; methods that are yet to come may be named too."""
+    for_all_methods: Mapping[str, Any] = field(default_factory=dict)
+    """The same for every method, those of other packages too."""
     threads: int | None = None
     """For torch; None: as many as it likes."""
     datasets: tuple[str, ...] = ()

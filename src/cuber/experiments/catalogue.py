@@ -46,7 +46,8 @@ def _benchmark(benchmark: Benchmark) -> Entry:
             continue
         for name, value in settings.items():
             users.setdefault((name, str(value)), []).append(method)
-    rows = [(name, value, "for " + ", ".join(methods)) for (name, value), methods in users.items()]
+    rows = [(name, str(value), "for all") for name, value in benchmark.for_all_methods.items()]
+    rows += [(name, value, "for " + ", ".join(methods)) for (name, value), methods in users.items()]
     return Entry(benchmark.name, f"{benchmark.help} ({values})", rows)
 
 

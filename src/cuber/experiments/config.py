@@ -128,6 +128,7 @@ class Experiment:
     def _presets(self) -> dict[str, Any]:
         """What benchmark and protocol have to say about the method."""
         return {
+            **self.preset.for_all_methods,
             **self.preset.settings.get(self.method, {}),
             **self._protocol().settings.get(self.method, {}),
         }

@@ -18,7 +18,7 @@ METHODS = ("multitask", "finetune", "owm", "ewc", "hat", "agem", "er", "gpm", "t
 """In the order of the paper's table; others come after, by name."""
 ALIKE = {"benchmark", "method", "seed", "tasks", "train_per_task", "test_per_task"}
 """What makes no variant of a run, since its place in the tables tells it."""
-INDIFFERENT = {"data_dir", "threads", "device", "parameters", "architecture", "data"}
+INDIFFERENT = {"data_dir", "threads", "device", "parameters", "architecture", "contents"}
 """What makes no variant of a run, since it decides no result, or the rest decides it."""
 USUAL = {"loss": "torch.nn.functional.cross_entropy", "precision": "float32", "compile": False}
 """What results say nothing of that were made before anybody asked."""
@@ -167,24 +167,24 @@ def _unlike(variants: list[Variant]) -> list[str]:
 
 
 def _departures(benchmark: str, variant: Variant) -> list[str]:
-    """A sentence where a variant has other settings than the paper, beside whose figures it stands."""
+    """A sentence where a variant has other settings than the benchmark's own, beside the paper's figures."""
     if variant.method not in METHODS:
         return []
     chosen = {**variant.results[0].training, **variant.results[0].settings}
     found = []
     for protocol in BENCHMARKS[benchmark].protocols:
-        papers = _papers(Experiment(benchmark, variant.method, protocol=protocol))
-        differing = {name: value for name, value in papers.items() if _key(chosen.get(name, value)) != _key(value)}
+        usual = _usual(Experiment(benchmark, variant.method, protocol=protocol))
+        differing = {name: value for name, value in usual.items() if _key(chosen.get(name, value)) != _key(value)}
+        if chosen.get("epochs", 0) < usual["epochs"]:  # which the result has a note of
+            differing.pop("epochs", None)
         found.append([f"{name} is {show(chosen[name])}, not {show(value)}" for name, value in differing.items()])
     fewest = min(found, key=len)
-    return [f"{variant.label}: not as in the paper: {'; '.join(fewest)}"] if fewest else []
+    return [f"{variant.label}: not the benchmark's own settings: {'; '.join(fewest)}"] if fewest else []
 
 
-def _papers(experiment: Experiment) -> dict[str, Any]:
-    """All settings but for the number of epochs, which a result has a note of."""
-    usual = {name: default for name, (default, _) in settings_of(experiment.method_class).items()}
-    training = {name: value for name, value in asdict(experiment.training()).items() if name != "epochs"}
-    return {**usual, **training, **experiment.method_settings()}
+def _usual(experiment: Experiment) -> dict[str, Any]:
+    defaults = {name: default for name, (default, _) in settings_of(experiment.method_class).items()}
+    return {**defaults, **asdict(experiment.training()), **experiment.method_settings()}
 
 
 def _stream_notes(result: Result) -> tuple[str, ...]:

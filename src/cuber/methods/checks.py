@@ -41,7 +41,7 @@ def check_trains(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> No
 def check_dense(model: nn.Module, owner: str) -> None:
     """Raise if a layer gives gradients of a kind that cannot be mixed with others."""
     for name, module in model.named_modules():
-        if getattr(module, "sparse", False) is True and any(p.requires_grad for p in module.parameters()):
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
             raise CuberError(
                 f"{owner} mixes gradients, and those of '{name}' are sparse: make that layer with sparse=False"
             )

@@ -228,7 +228,7 @@ class CUBER(TRGP):
         return {**super().__getstate__(), "_carried": self._carried()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        carried = state.pop("_carried")
+        carried = state.pop("_carried", {})
         super().__setstate__(state)
         self._recall(carried)
 

@@ -192,7 +192,7 @@ class Method:
 
     def snapshot(self) -> Snapshot:
         """A copy of all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
-        return Snapshot(self, self._weights_restored)
+        return Snapshot(self)
 
     def detach(self) -> None:
         """Let go of the model: it is as it was before, with the weights it has now."""

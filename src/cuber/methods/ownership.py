@@ -68,8 +68,8 @@ class Freezer:
         thawed = [name for name, p in self.model.named_parameters() if id(p) in ours and p.requires_grad]
         if thawed:
             warnings.warn(
-                f"'{thawed[0]}'{f' and {len(thawed) - 1} more' if thawed[1:] else ''} was frozen for this task, since "
-                "old ones need it as it is, and somebody has set requires_grad: they may be forgotten",
+                f"'{thawed[0]}'{f' (and {len(thawed) - 1} more)' if thawed[1:] else ''} is not for this task to train "
+                "and was frozen, but somebody has set requires_grad: other tasks may lose by it",
                 CuberWarning,
                 stacklevel=3,
             )

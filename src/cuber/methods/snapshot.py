@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,49 +14,48 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """A copy of the tensors that training changes, which can be put back in the same task."""
+    """A copy of all that training a task changes, which can be put back in the same task."""
 
-    def __init__(self, learner: Method, restored: Callable[[], None]) -> None:
+    def __init__(self, learner: Method) -> None:
         self._learner = learner
-        self._restored = restored
-        """Told when the copied state has been put back."""
         self._task = learner.tasks, learner.task
         self._tensors = self._changing()
-        self._copies = [tensor.detach().clone() for tensor in self._tensors]
+        self._copies = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
 
     @torch.no_grad()
     def take(self) -> None:
         """Copy the present state in place of the one before."""
         self._require_same_task("take")
-        for copy, tensor in zip(self._copies, self._tensors, strict=True):
-            copy.copy_(tensor)
+        # By name: a model may put another tensor in a buffer's place, and somebody may thaw a layer.
+        self._tensors |= self._changing()
+        self._copies = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put the copied state back."""
         self._require_same_task("restore")
-        for copy, tensor in zip(self._copies, self._tensors, strict=True):
-            tensor.copy_(copy)
-        self._restored()
+        present = self._tensors | self._changing()
+        for name, copy in self._copies.items():
+            present[name].copy_(copy)
+        self._learner._weights_restored()
+
+    def _changing(self) -> dict[str, Tensor]:
+        buffers = {f"buffer {name}": buffer for name, buffer in self._learner.model.named_buffers()}
+        return {**dict(self._learner.named_parameters()), **buffers}
 
     def _require_same_task(self, verb: str) -> None:
         """Another task trains other things (its own scalings, say), and has old ones to protect."""
-        same = (self._learner.tasks, self._learner.task) == self._task
-        if not same or not set(map(id, self._changing())) <= set(map(id, self._tensors)):
+        if (self._learner.tasks, self._learner.task) != self._task:
             raise CuberError(
-                f"{verb}: this snapshot is of what another task trains: take one with learner.snapshot() after "
-                "begin_task, in each task, and restore it before end_task"
+                f"{verb}: this snapshot is of another task: take one with learner.snapshot() after begin_task, in each "
+                "task, and restore it before end_task"
             )
-
-    def _changing(self) -> list[Tensor]:
-        """What training the present task changes."""
-        return [*self._learner.parameters(), *self._learner.model.buffers()]
 
     def state(self) -> list[Tensor]:
         """The copies, to be saved."""
-        return list(self._copies)
+        return list(self._copies.values())
 
     def load(self, copies: list[Tensor]) -> None:
         """Take saved copies in place of ours."""
-        for copy, saved in zip(self._copies, copies, strict=True):
+        for copy, saved in zip(self._copies.values(), copies, strict=True):
             copy.copy_(saved)

@@ -21,7 +21,7 @@ else:
 CONFIG = "config.toml"
 MACHINE = "machine"
 """The table that decides no result: it may differ when a run goes on."""
-RECENT = ("training.loss", "experiment.architecture", "experiment.data")
+RECENT = ("training.loss", "experiment.architecture", "experiment.contents")
 """What runs did not record that an earlier version began; they may go on all the same."""
 ALWAYS = {"precision": "float32", "compile": False}
 """Of the training: what all runs did before there was a choice, and so did not record."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cuber.errors import CuberError
 from cuber.methods.gpm import GPM
 from cuber.methods.method import Method
 from cuber.methods.settings import settings_of
@@ -59,7 +60,6 @@ def blank(learner: Method, stream: Stream, recipe: Recipe) -> Result:
             "threads": torch.get_num_threads(),
             "parameters": sum(parameter.numel() for parameter in learner.model.parameters()),
             "architecture": architecture(learner.model),
-            "data": contents(stream),
         },
         notes=list(stream.notes),
     )
@@ -85,10 +85,13 @@ def pool_of(learner: Method) -> dict[str, dict[str, int]]:
     return {layer: {"size": pool.size, "dimension": pool.dimension} for layer, pool in pools.items()}
 
 
-def configuration(result: Result, about: Mapping[str, Any]) -> Config:
+def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> Config:
     """Everything that decides a result (``about`` is what only the caller knows), and where it was made."""
     machine = dict(result.machine)
-    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters", "architecture", "data")}
+    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters", "architecture")}
+    decisive["contents"] = contents(stream)
+    if taken := sorted(about.keys() & decisive.keys()):
+        raise CuberError(f"about: '{taken[0]}' is a name that runs use themselves: choose another")
     return {
         "experiment": {
             "benchmark": result.benchmark,

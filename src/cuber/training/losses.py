@@ -54,5 +54,5 @@ class Losses:
         """The losses that had this state."""
         losses = cls()
         losses.steps, losses._total, losses._samples = state["steps"], state["total"], state["samples"]
-        losses.not_finite = state["not_finite"]
+        losses.not_finite = state.get("not_finite")  # which an earlier version did not save
         return losses

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
 
-from cuber.streams import ImagePart, Part, Stream
-from cuber.streams.parts import TensorPart
+from cuber.streams import ImagePart, Stream
+from cuber.streams.parts import DatasetPart, TensorPart
 from cuber.training.trainer import OptimizerFactory
 
 PLAIN = (bool, int, float, str, tuple, type(None))
-MOST_INPUTS = 1000
-"""Of each part, that are looked at to tell data apart."""
+NUMBERS_LOOKED_AT = 2**19
+"""Of each part, to tell data apart: two megabytes."""
 
 
 def called(function: Any) -> str:
@@ -64,19 +65,25 @@ def architecture(model: nn.Module) -> str:
 
 
 def contents(stream: Stream) -> str:
-    """A digest of the data, as far as they lie in memory: all labels, and of inputs as many as are read in no time."""
+    """A digest of the data: all labels, and of inputs as many as are read in no time; of Datasets nothing.
+
+    What those yield may be drawn anew each time.
+    """
     digest = hashlib.sha256()
     for part in (part for task in stream for part in (task.train, task.validation, task.test)):
-        for tensor in _at_hand(part):
-            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        if part is not None and not isinstance(part, DatasetPart):
+            for tensor in (_some_inputs(part), part.y):
+                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+                digest.update(tensor.detach().cpu().resolve_neg().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 
 
-def _at_hand(part: Part | None) -> list[Tensor]:
-    if isinstance(part, TensorPart):
-        return [part.x[:: 1 + len(part) // MOST_INPUTS], part.y]
-    return [part.rows, part.y] if isinstance(part, ImagePart) else []
+def _some_inputs(part: TensorPart | ImagePart) -> Tensor:
+    """From all over the part, as a network gets them."""
+    most = max(1, NUMBERS_LOOKED_AT // max(1, math.prod(part.shape)))
+    chosen = torch.arange(0, len(part), 1 + (len(part) - 1) // most)
+    x, _ = next(iter(part.batches([chosen], torch.Generator())))
+    return x
 
 
 def _details(module: nn.Module) -> str:

@@ -45,7 +45,7 @@ class Run:
             return self._learn(None)
         held = directory if isinstance(directory, RunDirectory) else RunDirectory(directory)
         with held, listening() as self._interrupts:
-            finished, state = held.open(configuration(self.result, about))
+            finished, state = held.open(configuration(self.result, self.stream, about))
             if finished is not None:
                 kept = held.checkpoints.load()
                 if kept is not None:  # whoever asks for the result may want the model that goes with it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cuber.experiments.benchmark import AGREED, Benchmark
 from cuber.experiments.presets.split_cifar100 import SETTINGS, TRAINING, alexnet
+from cuber.experiments.presets.table import BATCH_NORM
 from cuber.streams import overlap_cifar100
 
 OVERLAP_CIFAR100 = Benchmark(
@@ -13,6 +14,7 @@ OVERLAP_CIFAR100 = Benchmark(
     network=alexnet,
     training=TRAINING,
     settings=SETTINGS,
+    for_all_methods=BATCH_NORM,
     datasets=("cifar-100",),
     protocols=AGREED,
 )

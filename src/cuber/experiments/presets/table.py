@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cuber.experiments.benchmark import Settings
-from cuber.methods import METHODS
 from cuber.methods.cuber import PAPER
 
+BATCH_NORM = {"norm_statistics": "batch"}
+"""As in the published code: by each batch's own statistics."""
 SAMPLES_IN_A_MEAN = 20
 
 
@@ -25,8 +25,3 @@ def ewc(lr: float, lam: float, tasks: int) -> dict[str, Any]:
     we add them up: on average over a stream, of half its tasks.
     """
     return {"lr": lr, "lam": lam / (SAMPLES_IN_A_MEAN * tasks / 2), "anchors": "last"}
-
-
-def with_batch_norm(settings: Settings) -> Settings:
-    """For networks with batch norm: as in the published code, by each batch's own statistics, whatever the method."""
-    return {method: {"norm_statistics": "batch", **settings.get(method, {})} for method in METHODS}
