@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import bases, floors, growth, kept, optimizers, overhead, startup, steps
 from benchmarks.timing import Figure, machine
-from cuber.allocation import keep_freed_memory
+from cuber.core.allocation import keep_freed_memory
 
 PARTS = {
     "startup": startup,

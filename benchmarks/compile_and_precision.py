@@ -17,7 +17,7 @@ from statistics import mean, median
 from typing import Any
 
 from cuber.experiments import Experiment, run
-from cuber.training import Moment, Result
+from cuber.training import ProgressEvent, Result
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "compile": {"compile": True},
@@ -38,7 +38,7 @@ class Timed:
         self.compiling = sum(seconds - usual for seconds, usual in first)
         """Seconds on the clock that the first epochs took beyond the others of their task."""
 
-    def _note(self, moment: Moment) -> None:
+    def _note(self, moment: ProgressEvent) -> None:
         if not moment.finished:
             self._ends[moment.task, moment.epoch] = time.process_time()
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cuber import MultiHead
-from cuber.methods.fisher import fisher_diagonal
+from cuber.core.fisher import fisher_diagonal
 from cuber.networks import MLP, AlexNet5
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cuber.experiments import Experiment, run
-from cuber.training.directory import RunDirectory
+from cuber.runs.directory import RunDirectory
 from cuber.training.run import Run
 
 

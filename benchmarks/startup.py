@@ -11,7 +11,7 @@ from benchmarks.timing import Figure, seconds
 
 def measure(quick: bool) -> list[Figure]:
     turns = 3 if quick else 9
-    help_takes = _median("from cuber.cli import main; main()", "--help", turns=turns)
+    help_takes = _median("from cuber.cli.main import main; main()", "--help", turns=turns)
     added = _median("import torch, cuber", turns=turns) - _median("import torch", turns=turns)
     return [
         Figure("cuber --help", help_takes, "s", at_most=0.4),

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cuber import CUBER, GPM, TRGP, FineTune, MultiHead
-from cuber.methods.method import Method
+from cuber.core.learner import Method
 from cuber.networks import MLP, AlexNet5, ReducedResNet18
-from cuber.streams.parts import TensorPart
+from cuber.streams.splits import TensorSplit
 from cuber.subspace import Pool, PrunedGradient
-from cuber.training.lessons import Lesson
-from cuber.training.settings import Training
+from cuber.training.config import TrainingConfig
+from cuber.training.task_runs import TaskRun
 from cuber.training.trainer import OptimizerFactory, Recipe, Trainer
 
 LEARNING_RATE = 1e-3
@@ -100,8 +100,8 @@ class Subject:
         return work
 
     def trainer(self, learner: Method, make: OptimizerFactory) -> Trainer:
-        lesson = Lesson(self.old_tasks, self.old_tasks + 1, "last", TensorPart(*self.data()), {}, validated=False)
-        training = Training(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
+        lesson = TaskRun(self.old_tasks, self.old_tasks + 1, "last", TensorSplit(*self.data()), {}, validated=False)
+        training = TrainingConfig(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
         return Trainer(learner, lesson, Recipe(training, 0, make, functional.cross_entropy))
 
     def _remember(self, learner: GPM) -> None:

@@ -19,13 +19,13 @@ from typing import Any
 
 from torch.nn import functional
 
-from cuber.batches import Batch
+from cuber.core.batches import Batch
 from cuber.errors import CuberError
 from cuber.experiments import BENCHMARKS, Experiment
 from cuber.experiments.grid import numbers
 from cuber.experiments.run import limited
 from cuber.methods.cuber import CUBER, PAPER
-from cuber.statistics import mean, rank_correlation
+from cuber.report.statistics import mean, rank_correlation
 from cuber.streams import Stream
 from cuber.training import Conditions, derive, evaluate, learn, seeded
 

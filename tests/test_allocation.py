@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from cuber.allocation import keep_freed_memory
+from cuber.core.allocation import keep_freed_memory
 
 PROGRAM = """
 import json, os, torch
-from cuber.allocation import keep_freed_memory
+from cuber.core.allocation import keep_freed_memory
 
 def resident():
     with open("/proc/self/statm") as file:

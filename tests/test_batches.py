@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from cuber import CuberError, batches
+from cuber import CuberError
+from cuber.core import batches
 
 Pair = namedtuple("Pair", ["x", "y"])
 X, Y = torch.arange(12.0).reshape(6, 2), torch.arange(6)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from cuber import CuberError, __version__
-from cuber.cli import main
+from cuber.cli.main import main
 
 QUICK = ["--epochs", "1", "--tasks", "2"]
 
@@ -36,7 +36,7 @@ def cuber(capsys):
 
 
 def process(*arguments: str, first: str = "", **options) -> subprocess.Popen:
-    command = [sys.executable, "-c", first + "from cuber.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", first + "from cuber.cli.main import main; main()", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
@@ -116,7 +116,7 @@ def test_version_and_help(cuber):
 def test_help_does_without_torch():
     script = (
         "import sys\n"
-        "from cuber.cli import main\n"
+        "from cuber.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules), sorted(sys.modules)"

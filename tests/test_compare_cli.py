@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from cuber.cli import main
+from cuber.cli.main import main
 from tests.made_up import result, shifted, write
 
 

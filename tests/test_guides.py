@@ -68,7 +68,7 @@ def cuber(*arguments: str, site: Path) -> str:
     """What a process prints that finds the packages of a folder too."""
     searched = [str(site), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, searched)), "COLUMNS": "80"}
-    command = [sys.executable, "-c", "from cuber.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from cuber.cli.main import main; main()", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cuber import CuberError, MultiHead
-from cuber.methods.mixture import can_mix, mixed_loss
+from cuber.core.multi_head_loss import can_mix, mixed_loss
 from cuber.networks import MLP
 from cuber.networks.heads import head_parameters, heads_of
 

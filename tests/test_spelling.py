@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cuber.cli import main
+from cuber.cli.main import main
 from tests.made_up import result, shifted, write
 
 

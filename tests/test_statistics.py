@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuber import statistics
+from cuber.report import statistics
 
 
 def test_mean_and_deviation_by_hand():
@@ -77,7 +77,7 @@ def test_the_interval_and_the_test_agree(values):
 
 
 def test_scipy_is_imported_only_when_needed():
-    script = "import sys, cuber.statistics; assert not {'scipy', 'numpy', 'torch'} & set(sys.modules)"
+    script = "import sys, cuber.report.statistics; assert not {'scipy', 'numpy', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cuber import datasets
-from cuber.data_cli import app
+from cuber.cli.data import app
 from cuber.datasets.source import Download
 from tests.datasets import files
 from tests.datasets.conftest import Server

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from cuber.cli import main
+from cuber.cli.main import main
 from cuber.experiments.campaign import FAILED, FINISHED, REFUSED, run_grid
 from cuber.experiments.grid import Cell, grid
 from cuber.experiments.processes import Output
 from cuber.methods import METHODS
+from cuber.runs.checkpoint import Checkpoints
+from cuber.runs.config_file import read_config
 from cuber.training import RunDirectory, Stopped
-from cuber.training.checkpoint import Checkpoints
-from cuber.training.config_file import read_config
 from tests.experiments.test_grid import SMALL, InThisProcess
 from tests.made_up import result, shifted
 from tests.training.test_directory import StopAt

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cuber.cli import main
+from cuber.cli.main import main
 from cuber.errors import CuberError
 from cuber.experiments.campaign import FINISHED, REFUSED, STOPPED, part_done, run_grid
 from cuber.experiments.grid import Cell, grid, numbers, read_grid
 from cuber.experiments.processes import LocalProcesses, work
-from cuber.training.result import Result
+from cuber.runs.result import Result
 
 RIGHT = "benchmarks = 'split-digits'\nmethods = 'gpm'\nseeds = 0\n"
 SMALL: dict[str, Any] = {"tasks": 2, "epochs": 1, "train_per_task": 20}

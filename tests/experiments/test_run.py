@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cuber import CuberError
+from cuber.core.settings import settings_of
 from cuber.experiments import BENCHMARKS, Experiment, catalogue, run
 from cuber.methods import METHODS
-from cuber.methods.settings import settings_of
 from cuber.training.checks import check_fit
 
 

@@ -17,7 +17,7 @@ import torch
 import torch._dynamo
 from torch.nn.modules.module import register_module_forward_hook
 
-import cuber.training.directory
+import cuber.runs.directory
 import cuber.training.run
 from cuber.experiments import Experiment, run
 
@@ -30,7 +30,7 @@ CONTEXT.set_forkserver_preload(["tests.faults.killed"])
 
 def _run(experiment: Experiment, directory: Path, last: int | None, moments: Any) -> None:
     # A checkpoint whenever one may be written, in the middle of an epoch too.
-    cuber.training.directory.SECONDS_BETWEEN = 0.0
+    cuber.runs.directory.SECONDS_BETWEEN = 0.0
     cuber.training.run.STEPS_PER_LOOK = 2
     count = 0
 

@@ -13,7 +13,7 @@ import torch
 
 from cuber.experiments import Experiment
 from cuber.methods import METHODS
-from cuber.training.checkpoint import Checkpoints
+from cuber.runs.checkpoint import Checkpoints
 from tests.faults.killed import attempt
 
 KILLS = int(os.environ.get("CUBER_KILLS", "2"))

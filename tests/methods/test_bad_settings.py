@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, CuberError, FineTune
-from cuber.methods.settings import check_values, for_layer, parse_settings, read_value, settings_of
+from cuber.core.settings import check_values, for_layer, parse_settings, read_value, settings_of
 from tests.loops import learn, loss_fn
 from tests.models import CASES
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, CuberWarning, FineTune, MultiHead
-from cuber import batches as batch_tools
+from cuber.core import batches as batch_tools
 from tests.loops import Watch, learn, logits, loss_fn, sgd, train, weights
 from tests.models import CASES
 

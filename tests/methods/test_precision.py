@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cuber import CUBER, GPM, CuberWarning
-from cuber.methods.method import Method
+from cuber.core.learner import Method
 from tests.loops import Watch, learn, loss_fn, train
 from tests.models import CASES, Case
 

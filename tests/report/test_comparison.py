@@ -14,7 +14,7 @@ from cuber.experiments import Experiment
 from cuber.experiments.results import FINISHED, INCOMPLETE, Run
 from cuber.experiments.variants import group
 from cuber.report.comparison import Comparison, compare, paper
-from cuber.report.comparison.sheet import Estimate, Sheet
+from cuber.report.comparison.table import Estimate, Sheet
 from tests.made_up import MATRIX, result, shifted
 
 CIFAR = "split-cifar100"

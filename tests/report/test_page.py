@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cuber.cli import main
+from cuber.cli.main import main
 from cuber.report import drawing
 from cuber.report.content import Benchmark, Content, Unfinished, Variant, spread
 from cuber.report.figures import save_all

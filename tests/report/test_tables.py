@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from cuber.report import Bars, Lines, show_result, show_summary
-from cuber.training import Epoch, Moment, Result
+from cuber.training import Epoch, ProgressEvent, Result
 from tests.made_up import result as made_up
 from tests.made_up import shifted
 
@@ -143,9 +143,9 @@ def test_the_summary_alone():
 def moments():
     for task in range(2):
         for epoch in (1, 2):
-            yield Moment(task, 2, f"part {task}", epoch, 5, 0.25, 50.0 + epoch, task == 0, 1.5)
+            yield ProgressEvent(task, 2, f"part {task}", epoch, 5, 0.25, 50.0 + epoch, task == 0, 1.5)
         # stopped early
-        yield Moment(task, 2, f"part {task}", 2, 5, 0.25, 52.0, task == 0, 1.5, finished=True)
+        yield ProgressEvent(task, 2, f"part {task}", 2, 5, 0.25, 52.0, task == 0, 1.5, finished=True)
 
 
 def test_a_line_for_each_task_in_a_pipe():
@@ -183,7 +183,7 @@ def test_bars_are_taken_down_when_training_fails():
 
 
 def test_tasks_learnt_at_once_have_one_line_and_one_bar():
-    moment = Moment(None, 5, "all tasks", 2, 5, 0.25, 52.0, True, 1.5, finished=True)
+    moment = ProgressEvent(None, 5, "all tasks", 2, 5, 0.25, 52.0, True, 1.5, finished=True)
 
     def show(kind, console):
         with kind(console) as progress:

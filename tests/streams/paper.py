@@ -7,19 +7,19 @@ from itertools import combinations
 import numpy as np
 
 from cuber import Stream, Task
-from cuber.streams import ImagePart
+from cuber.streams import ImageSplit
 
 OVERLAP = [(0, 9), (5, 14), (10, 19), (20, 29), (25, 34), (30, 39), (40, 49)]
 FIVE = ["cifar-10", "mnist", "svhn", "fashion-mnist", "notmnist"]
 
 
-def parts(task: Task) -> list[ImagePart]:
+def parts(task: Task) -> list[ImageSplit]:
     found = [task.train, task.validation, task.test]
-    assert all(isinstance(part, ImagePart) for part in found)
+    assert all(isinstance(part, ImageSplit) for part in found)
     return found  # type: ignore[return-value]
 
 
-def classes_of(part: ImagePart, labels: np.ndarray) -> list[int]:
+def classes_of(part: ImageSplit, labels: np.ndarray) -> list[int]:
     """Which class of the set each label of the part stands for; fails unless it is always the same one."""
     truth, own = labels[part.rows.numpy()], part.y.numpy()
     found = [set(truth[own == label].tolist()) for label in range(own.max() + 1)]
@@ -28,7 +28,7 @@ def classes_of(part: ImagePart, labels: np.ndarray) -> list[int]:
 
 
 def check_rows(stream: Stream) -> None:
-    """Training and validation share no image, and every image is there once."""
+    """TrainingConfig and validation share no image, and every image is there once."""
     for task in stream:
         train, validation, test = parts(task)
         rows = np.concatenate([train.rows, validation.rows])

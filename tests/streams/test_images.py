@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from cuber import CuberError, Task
-from cuber.streams import FixedLoader, ImagePart, ShuffledLoader, TensorPart, Transform
+from cuber.streams import FixedLoader, ImageSplit, ShuffledLoader, TensorSplit, Transform
 from tests.datasets.files import pictures
 
 GREY, COLOUR = pictures(12, 28, 28), pictures(12, 32, 32, 3)
 MEAN, STD = (0.2, 0.4, 0.6), (0.3, 0.2, 0.1)
 
 
-def part_of(images: np.ndarray, transform: Transform) -> ImagePart:
-    return ImagePart(images, torch.arange(len(images)), torch.arange(len(images)) % 3, transform)
+def part_of(images: np.ndarray, transform: Transform) -> ImageSplit:
+    return ImageSplit(images, torch.arange(len(images)), torch.arange(len(images)) % 3, transform)
 
 
 def test_colour_images_have_their_channels_first_and_each_is_normalized() -> None:
@@ -56,7 +56,7 @@ def test_bytes_are_not_changed_and_a_transform_is_small() -> None:
 def test_loaders_give_what_they_give_for_the_same_samples_as_tensors() -> None:
     transform = Transform(MEAN, STD)
     images = part_of(COLOUR, transform)
-    tensors = TensorPart(transform(COLOUR), images.y)
+    tensors = TensorSplit(transform(COLOUR), images.y)
     for make in (lambda p: ShuffledLoader(p, 5, torch.Generator().manual_seed(2)), lambda p: FixedLoader(p, 5, 3)):
         for (x, y), (other_x, other_y) in zip(make(images), make(tensors), strict=True):
             assert torch.equal(x, other_x)
@@ -70,7 +70,7 @@ def test_nothing_is_copied_until_a_batch_is_asked_for(tmp_path) -> None:
     task = Task("a", part, part.subset(torch.tensor([3, 1])), classes=3)
     split = task.split(0.25, torch.Generator().manual_seed(0)).shrink(4, 1, torch.Generator())
     for piece in (split.train, split.validation, split.test):
-        assert isinstance(piece, ImagePart)
+        assert isinstance(piece, ImageSplit)
         assert np.shares_memory(piece.images, mapped)
     assert [len(split.train), len(split.validation), len(split.test)] == [4, 3, 1]  # one of each class to validate
     ((x, y),) = FixedLoader(part.subset(torch.tensor([3, 1])), 8)
@@ -85,7 +85,7 @@ def test_parts_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(CuberError, match="label 2 is not one of the 2 classes"):
         Task("a", good, good, classes=2)
     with pytest.raises(CuberError, match="12 images but 3 labels"):
-        ImagePart(COLOUR, torch.arange(12), torch.arange(3), Transform(MEAN, STD))
+        ImageSplit(COLOUR, torch.arange(12), torch.arange(3), Transform(MEAN, STD))
     with pytest.raises(CuberError, match="no samples"):
         Task("a", good.subset(torch.arange(0)), good)
     assert Task("a", good, good).classes == 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuber import CuberError, Task
-from cuber.streams import FixedLoader, ImagePart, JointPart, Part, ShuffledLoader, Transform
+from cuber.streams import FixedLoader, ImageSplit, JointSplit, ShuffledLoader, Split, Transform
 from cuber.streams import joint as module
 from tests.streams.test_task import Pairs
 
@@ -20,27 +20,27 @@ def samples(task: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack([torch.full_like(numbers, task), numbers], dim=1).float(), numbers + task
 
 
-def tensors(task: int, count: int) -> Part:
+def tensors(task: int, count: int) -> Split:
     data = samples(task, count)
     return Task("a", data, data).train
 
 
-def dataset(task: int, count: int) -> Part:
+def dataset(task: int, count: int) -> Split:
     pairs = Pairs([(x, int(y)) for x, y in zip(*samples(task, count), strict=True)])
     return Task("a", pairs, pairs, classes=100).train
 
 
-def images(task: int, count: int) -> Part:
+def images(task: int, count: int) -> Split:
     x, y = samples(task, count)
     pixels = torch.arange(2)
-    return ImagePart(x.numpy().astype(np.uint8), torch.arange(count), y, Transform((0.0,), (1 / 255,), order=pixels))
+    return ImageSplit(x.numpy().astype(np.uint8), torch.arange(count), y, Transform((0.0,), (1 / 255,), order=pixels))
 
 
 KINDS = [tensors, dataset, images]
 
 
-def joint(sizes: list[int], kinds=KINDS) -> JointPart:
-    return JointPart([kinds[task % len(kinds)](task, size) for task, size in enumerate(sizes)])
+def joint(sizes: list[int], kinds=KINDS) -> JointSplit:
+    return JointSplit([kinds[task % len(kinds)](task, size) for task, size in enumerate(sizes)])
 
 
 def told(batches) -> list[tuple[int, int]]:
@@ -85,7 +85,7 @@ def test_batches_mix_the_tasks_and_each_pass_mixes_them_anew():
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_part_gives_the_batches_that_it_gives_alone(kind):
     part = kind(0, 23)
-    together, alone = (ShuffledLoader(each, 4, torch.Generator()) for each in (JointPart([part]), part))
+    together, alone = (ShuffledLoader(each, 4, torch.Generator()) for each in (JointSplit([part]), part))
     for _ in range(2):
         for (x, y, tasks), (own_x, own_y) in zip(together, alone, strict=True):
             assert torch.equal(x, own_x)
@@ -112,8 +112,8 @@ def test_samples_of_different_shapes_are_refused():
     other = Task("b", wide, wide).train
     sentence = "samples of different tasks do not make one batch.*those of task 1 are of shape"
     with pytest.raises(CuberError, match=rf"{sentence} \(2,\), those of task 3 of \(3,\)"):
-        JointPart([dataset(0, 4), tensors(1, 4), images(2, 4), other])
-    late = JointPart([dataset(0, 4), other])  # what a Dataset holds is known when it is read
+        JointSplit([dataset(0, 4), tensors(1, 4), images(2, 4), other])
+    late = JointSplit([dataset(0, 4), other])  # what a Dataset holds is known when it is read
     with pytest.raises(CuberError, match="do not make one batch"):
         list(FixedLoader(late, 8))
 
@@ -128,7 +128,7 @@ class Noisy(Pairs):
 
 @pytest.mark.parametrize("stopped", [1, 3])
 def test_random_numbers_are_drawn_batch_by_batch_wherever_reading_goes_on(stopped: int) -> None:
-    def noisy(task: int, count: int) -> Part:
+    def noisy(task: int, count: int) -> Split:
         pairs = Noisy([(x, int(y)) for x, y in zip(*samples(task, count), strict=True)])
         return Task("a", pairs, pairs, classes=100).train
 

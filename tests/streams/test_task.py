@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from cuber import CuberError, Stream, Task
-from cuber.streams import DatasetPart, FixedLoader, TensorPart
+from cuber.streams import DatasetSplit, FixedLoader, TensorSplit
 
 X, Y = torch.rand(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
 GOOD = (X, Y)
@@ -63,8 +63,8 @@ def test_every_kind_of_data_gives_the_same_batches(data):
 
 def test_tensor_datasets_become_tensor_parts_and_others_do_not():
     task = Task("a", TensorDataset(X, Y), Pairs([(X[0], 0)]), classes=3)
-    assert isinstance(task.train, TensorPart)
-    assert isinstance(task.test, DatasetPart)
+    assert isinstance(task.train, TensorSplit)
+    assert isinstance(task.test, DatasetSplit)
 
 
 def test_negative_strides_and_read_only_arrays_are_taken():

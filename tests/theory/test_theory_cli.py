@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from cuber.cli import main
+from cuber.cli.main import main
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuber.errors import CuberError, CuberWarning
-from cuber.training.checkpoint import Checkpoints
-from cuber.training.tree import put_together, take_apart
+from cuber.runs.checkpoint import Checkpoints
+from cuber.runs.serialize import put_together, take_apart
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 
@@ -178,7 +178,7 @@ def test_what_a_killed_writer_left_is_tidied_up(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import sys, torch
-from cuber.training.checkpoint import Checkpoints
+from cuber.runs.checkpoint import Checkpoints
 checkpoints = Checkpoints(sys.argv[1])
 checkpoints.save({"step": 1})
 try:

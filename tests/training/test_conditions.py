@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import cuber
-from cuber.batches import Batch
-from cuber.cli import main
+from cuber.cli.main import main
+from cuber.core.batches import Batch
 from cuber.experiments.results import load
 from cuber.subspace import NO_FORGETTING
 from cuber.training import Conditions, RunDirectory, Stopped
-from cuber.training.conditions import curvatures
+from cuber.training.theory_recorder import curvatures
 from tests.training import small
 from tests.training.test_directory import Noisy, StopAt, figures
 

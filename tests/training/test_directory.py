@@ -15,8 +15,8 @@ import torch
 import cuber
 from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import Logger
+from cuber.runs.checkpoint import Checkpoints
 from cuber.training import RunDirectory, Stopped
-from cuber.training.checkpoint import Checkpoints
 from tests.training import small
 
 FILES = {"config.toml", "log.jsonl", "metrics.csv", "checkpoint", "result.json", ".lock"}

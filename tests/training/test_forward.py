@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import cuber
-from cuber.cli import main
+from cuber.cli.main import main
 from cuber.errors import CuberError
 from cuber.training import RunDirectory, Stopped
 from cuber.training.forward import autocast

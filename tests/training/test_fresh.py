@@ -16,12 +16,12 @@ from torch import nn
 import cuber
 from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import Logger
-from cuber.streams import ImagePart, Transform
+from cuber.runs.checkpoint import Checkpoints
+from cuber.runs.lock import is_held
+from cuber.runs.previous_run import Replaced
+from cuber.streams import ImageSplit, Transform
 from cuber.training import RunDirectory
-from cuber.training.checkpoint import Checkpoints
-from cuber.training.lock import is_held
-from cuber.training.names import contents as contents_of
-from cuber.training.replaced import Replaced
+from cuber.training.fingerprint import contents as contents_of
 from tests.training import small
 
 
@@ -215,7 +215,7 @@ def test_what_a_run_cannot_know_of_its_data_is_said_about_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("changed", ["picture", "mean"])
 def test_other_pictures_of_the_same_number_are_told_apart(changed: str) -> None:
     def digest(images: np.ndarray, mean: float) -> str:
-        part = ImagePart(images, torch.arange(9), torch.arange(9) % 3, Transform((mean,), (0.3,)))
+        part = ImageSplit(images, torch.arange(9), torch.arange(9) % 3, Transform((mean,), (0.3,)))
         return contents_of(cuber.Stream("pictures", [cuber.Task("first", part, part)]))
 
     images = np.arange(9 * 16, dtype=np.uint8).reshape(9, 4, 4)

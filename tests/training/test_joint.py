@@ -12,7 +12,7 @@ from torch.nn import functional
 import cuber
 from cuber.experiments import Experiment, run
 from cuber.networks import MLP
-from cuber.streams import JointPart, ShuffledLoader
+from cuber.streams import JointSplit, ShuffledLoader
 from cuber.training import derive, evaluate
 from tests.loops import same_bits
 from tests.training import small
@@ -42,7 +42,7 @@ def test_it_is_the_loop_that_one_would_write():
     stream, ours, mine = small.stream(), small.model(), small.model()
     learn(ours, stream, seed=5)
     optimizer = torch.optim.SGD(mine.parameters(), lr=0.1)
-    part = JointPart([task.train for task in stream])
+    part = JointSplit([task.train for task in stream])
     loader = ShuffledLoader(part, 4, torch.Generator().manual_seed(derive(5, "order", 0)))
     for _ in range(6):
         seen = 0

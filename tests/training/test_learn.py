@@ -250,7 +250,7 @@ def test_the_result_is_valid_json_and_saved_whole(tmp_path):
 
 
 def learner_default(name):
-    from cuber.methods.settings import settings_of
+    from cuber.core.settings import settings_of
 
     return settings_of(cuber.CUBER)[name][0]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuber import CuberError
-from cuber.training import Schedule, Training
+from cuber.training import Schedule, TrainingConfig
 
 
 def test_by_hand():
@@ -74,4 +74,4 @@ def test_laws(losses, patience, factor, floor):
 )
 def test_settings_that_make_no_sense(wrong, sentence):
     with pytest.raises(CuberError, match=sentence):
-        Training(**{"epochs": 1, "lr": 0.1, **wrong})
+        TrainingConfig(**{"epochs": 1, "lr": 0.1, **wrong})

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from cuber.streams import Stream
-from cuber.training import Training
+from cuber.training import TrainingConfig
 
 Settings = Mapping[str, Mapping[str, Any]]
 """Method name -> its settings; "lr" among them is the method's own learning rate."""
@@ -33,7 +33,7 @@ class Benchmark:
     stream: Callable[..., Stream]
     """Seed -> stream; takes ``data_dir`` too where there are ``datasets``, and what ``options`` names."""
     network: Callable[[Stream], nn.Module]
-    training: Training
+    training: TrainingConfig
     protocols: Mapping[str, Protocol]
     """By name; the first is the usual one."""
     settings: Settings = field(default_factory=dict)

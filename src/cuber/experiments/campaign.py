@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
 
+from cuber.core.formatting import numeral
 from cuber.errors import CuberError
 from cuber.experiments.grid import Cell
 from cuber.experiments.processes import work
 from cuber.experiments.results import progress, tasks_of, why_it_failed
-from cuber.numerals import numeral
-from cuber.training.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
-from cuber.training.directory import ERROR
-from cuber.training.lock import RefusedError
-from cuber.training.result import FILE_NAME, Result
+from cuber.runs.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
+from cuber.runs.directory import ERROR
+from cuber.runs.lock import RefusedError
+from cuber.runs.result import FILE_NAME, Result
 
 WAITING, RUNNING, FINISHED = "waiting", "running", "finished"
 FAILED, REFUSED, STOPPED = "failed", "refused", "stopped"
@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @dataclass
-class Standing:
+class JobStatus:
     """How one experiment of a grid stands."""
 
     cell: Cell
@@ -46,7 +46,7 @@ class Standing:
         return (now - self.began) * (1 - self.done) / gained if self.state == RUNNING and gained > 0 else None
 
 
-Watch = Callable[[Sequence[Standing]], None]
+Watch = Callable[[Sequence[JobStatus]], None]
 
 
 def run_grid(
@@ -56,14 +56,14 @@ def run_grid(
     retry: bool = False,
     fresh: bool = False,
     watch: Watch | None = None,
-) -> list[Standing]:
+) -> list[JobStatus]:
     """Run every experiment that is not finished; those that have failed before only where asked to ``retry``.
 
     A run that goes on keeps its number of threads, on which its bits depend; ``fresh`` starts all of them over.
     ``executor`` has ``submit``, as those of concurrent.futures: it may run things anywhere that sees the directories.
     """
-    standings = [Standing(cell) if fresh else _before(cell, retry) for cell in cells]
-    futures: dict[Future[None], Standing] = {}
+    standings = [JobStatus(cell) if fresh else _before(cell, retry) for cell in cells]
+    futures: dict[Future[None], JobStatus] = {}
     for standing in standings:
         if standing.state == WAITING:
             cell = standing.cell
@@ -80,28 +80,28 @@ def run_grid(
     return standings
 
 
-def _before(cell: Cell, retry: bool) -> Standing:
+def _before(cell: Cell, retry: bool) -> JobStatus:
     """By what is in its directory, as far as that is the same run: one that is finished, has failed, or may go on."""
     directory = cell.directory
     if not any((directory / name).exists() for name in (CONFIG, FILE_NAME)):
-        return Standing(cell)
+        return JobStatus(cell)
     try:
         there = read_config(directory)
         different = _differences(cell, there)
         if different:
             sentence = f"holds another run: {different}; choose another --out, or start over with --fresh"
-            return Standing(cell, REFUSED, sentence)
+            return JobStatus(cell, REFUSED, sentence)
         if (directory / FILE_NAME).exists():
             return _finished(cell)
         if (directory / ERROR).exists() and not retry:
-            return Standing(cell, FAILED, f"failed before: {why_it_failed(directory)}")
+            return JobStatus(cell, FAILED, f"failed before: {why_it_failed(directory)}")
         threads = there["experiment"].get("threads", cell.experiment.threads)
-        return Standing(replace(cell, experiment=replace(cell.experiment, threads=threads)))
+        return JobStatus(replace(cell, experiment=replace(cell.experiment, threads=threads)))
     except CuberError as error:
-        return Standing(cell, FAILED, str(error))
+        return JobStatus(cell, FAILED, str(error))
 
 
-def _meanwhile(standing: Standing, future: Future[None]) -> None:
+def _meanwhile(standing: JobStatus, future: Future[None]) -> None:
     if future.running():
         if standing.state == WAITING:
             standing.state, standing.began = RUNNING, time.monotonic()
@@ -109,7 +109,7 @@ def _meanwhile(standing: Standing, future: Future[None]) -> None:
         standing.done = part_done(standing.cell)
 
 
-def _after(standing: Standing, future: Future[None]) -> None:
+def _after(standing: JobStatus, future: Future[None]) -> None:
     error = KeyboardInterrupt() if future.cancelled() else future.exception()
     if isinstance(error, KeyboardInterrupt):
         standing.state = STOPPED
@@ -125,10 +125,10 @@ def _after(standing: Standing, future: Future[None]) -> None:
         standing.state, standing.message = FAILED, str(why) or type(why).__name__
 
 
-def _finished(cell: Cell) -> Standing:
+def _finished(cell: Cell) -> JobStatus:
     result = Result.load(cell.directory)
     bwt = "" if result.bwt is None else f"  BWT {numeral(result.bwt, '+.2f')}"
-    return Standing(cell, FINISHED, f"ACC {result.acc:.2f}{bwt}", done=1.0)
+    return JobStatus(cell, FINISHED, f"ACC {result.acc:.2f}{bwt}", done=1.0)
 
 
 def part_done(cell: Cell) -> float:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuber.core.settings import LARGEST, check_values, is_number, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.benchmark import Benchmark, Protocol
 from cuber.experiments.presets import BENCHMARKS
 from cuber.methods import METHODS, Method, find_method
-from cuber.methods.settings import LARGEST, check_values, is_number, short
 from cuber.streams import Stream
-from cuber.training import Training, check_seed
+from cuber.training import TrainingConfig, check_seed
 
 LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor", "evaluation_batch_size", "precision", "compile")
 """Fields of an experiment that are settings of the training loop."""
@@ -83,7 +83,7 @@ class Experiment:
         """The method that its name stands for."""
         return find_method(self.method)
 
-    def training(self) -> Training:
+    def training(self) -> TrainingConfig:
         """The benchmark's settings of the loop, with those given here in their place."""
         own = {"lr": self._presets()["lr"]} if "lr" in self._presets() else {}
         given = {name: getattr(self, name) for name in LOOP if getattr(self, name) is not None}

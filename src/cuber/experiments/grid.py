@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cuber.core.settings import settings_of, short
 from cuber.errors import CuberError
 from cuber.experiments.config import Experiment
-from cuber.methods.settings import settings_of, short
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,12 +16,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from cuber.allocation import keep_freed_memory
+from cuber.core.allocation import keep_freed_memory
 from cuber.errors import CuberError
 from cuber.experiments.config import Experiment
 from cuber.loggers import Logger
-from cuber.training.directory import OUTPUT, RunDirectory
-from cuber.training.lock import RefusedError
+from cuber.runs.directory import OUTPUT, RunDirectory
+from cuber.runs.lock import RefusedError
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 

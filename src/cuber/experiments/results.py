@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cuber.core.formatting import counted
 from cuber.errors import CuberError
-from cuber.numerals import counted
+from cuber.runs.config_file import CONFIG, read_config
+from cuber.runs.directory import CHECKPOINT, ERROR, LOG
+from cuber.runs.lock import is_held
+from cuber.runs.previous_run import REPLACED
+from cuber.runs.result import FILE_NAME as RESULT
 from cuber.training import Result
-from cuber.training.config_file import CONFIG, read_config
-from cuber.training.directory import CHECKPOINT, ERROR, LOG
-from cuber.training.lock import is_held
-from cuber.training.replaced import REPLACED
-from cuber.training.result import FILE_NAME as RESULT
 
 FINISHED, FAILED, DAMAGED = "finished", "failed", "damaged"
 RUNNING, STOPPED, INCOMPLETE = "running", "stopped", "incomplete"

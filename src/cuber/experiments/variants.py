@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cuber.core.settings import settings_of
 from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments.config import Experiment
 from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
 from cuber.experiments.results import Run
-from cuber.methods.settings import settings_of
 from cuber.training import Result
 
 METHODS = ("multitask", "finetune", "owm", "ewc", "hat", "agem", "er", "gpm", "trgp", "cuber")

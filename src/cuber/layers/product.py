@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cuber.device import full_precision
+from cuber.core.device import full_precision
 from cuber.subspace import Projector, Reading, Scaling
 
 

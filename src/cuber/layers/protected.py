@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 from torch.func import debug_unwrap
 
-from cuber.device import full_precision
+from cuber.core.device import full_precision
 from cuber.errors import CuberError
 from cuber.layers.product import HeldScaling, ProjectedProduct, multiplied
 from cuber.layers.rule import Rule

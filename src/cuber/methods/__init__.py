@@ -17,7 +17,9 @@ from an entry point in the group ``cuber.methods``, which is looked at when a na
 ``docs/adding-a-method.md`` has the moments in their order, and an example to copy.
 """
 
-from cuber.methods import outside
+from cuber.core.learner import Method
+from cuber.core.settings import setting
+from cuber.methods import plugins as outside
 from cuber.methods.agem import AGEM
 from cuber.methods.cuber import CUBER
 from cuber.methods.er import ER
@@ -25,10 +27,8 @@ from cuber.methods.ewc import EWC
 from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
 from cuber.methods.hat import HAT
-from cuber.methods.method import Method
 from cuber.methods.multitask import Multitask
 from cuber.methods.owm import OWM
-from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
 
 METHODS: dict[str, type[Method]] = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cuber.batches import Batch
-from cuber.methods.replay import ReplayMethod
+from cuber.core.batches import Batch
+from cuber.core.replay_method import ReplayMethod
 from cuber.replay import Reservoir
 
 

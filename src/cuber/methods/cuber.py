@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cuber.batches import Batch
+from cuber.core.batches import Batch
+from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer
-from cuber.methods.settings import setting
 from cuber.methods.trgp import TRGP
 from cuber.subspace import (
     BACKWARD_TRANSFER,

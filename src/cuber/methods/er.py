@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from cuber.batches import Batch
-from cuber.methods.replay import ReplayMethod
-from cuber.methods.settings import setting
+from cuber.core.batches import Batch
+from cuber.core.replay_method import ReplayMethod
+from cuber.core.settings import setting
 from cuber.replay import Reservoir
 
 

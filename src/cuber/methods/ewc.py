@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.fisher import fisher_diagonal
+from cuber.core.learner import Method
+from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import evaluation_mode
-from cuber.methods.fisher import fisher_diagonal
-from cuber.methods.method import Method
-from cuber.methods.settings import setting
 
 
 @dataclass(eq=False, repr=False)

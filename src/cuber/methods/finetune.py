@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cuber.methods.method import Method
+from cuber.core.learner import Method
 
 
 @dataclass(eq=False, repr=False)

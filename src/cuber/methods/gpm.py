@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber import batches
-from cuber.batches import Batch
-from cuber.device import full_precision
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.device import full_precision
+from cuber.core.layerwise import LayerwiseMethod
+from cuber.core.settings import PerLayer, for_layer, setting
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import ProjectedProduct, ProtectedLayer, evaluation_mode, observed
-from cuber.methods.layerwise import LayerwiseMethod
-from cuber.methods.settings import PerLayer, for_layer, setting
 from cuber.subspace import (
     BACKWARD_TRANSFER,
     HIGHEST_THRESHOLD,

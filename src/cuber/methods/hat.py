@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.settings import setting
+from cuber.core.update_filter import ModulatedSteps
 from cuber.errors import CuberError
 from cuber.layers import Gate, ProtectedLayer, Wiring, evaluation_mode, find_places, strip_gates
-from cuber.methods.modulation import ModulatedSteps
-from cuber.methods.settings import setting
 from cuber.networks.heads import heads_of
 
 LARGEST_EMBEDDING = 6.0

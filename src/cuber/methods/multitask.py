@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.learner import Method
+from cuber.core.multi_head_loss import can_mix, mixed_loss
 from cuber.errors import CuberError
-from cuber.methods.method import Method
-from cuber.methods.mixture import can_mix, mixed_loss
 from cuber.networks.heads import heads_of
 
 

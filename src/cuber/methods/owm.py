@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.settings import PerLayer, for_layer, setting
+from cuber.core.update_filter import ModulatedSteps
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer, evaluation_mode, observed
-from cuber.methods.modulation import ModulatedSteps
-from cuber.methods.settings import PerLayer, for_layer, setting
 from cuber.subspace import Gram
 
 LARGEST = 1e-3 / torch.finfo(torch.float64).eps

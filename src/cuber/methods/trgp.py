@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.batches import Batch
+from cuber.core.batches import Batch
+from cuber.core.settings import setting
 from cuber.layers import ProjectedProduct
 from cuber.methods.gpm import GPM, Regimes
-from cuber.methods.settings import setting
 from cuber.subspace import (
     NO_FORGETTING,
-    LearntScaling,
+    LearnedScaling,
     PartlyHeld,
     Regime,
     Scaling,
@@ -42,7 +42,7 @@ class TRGP(GPM):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.scalings: list[dict[str, LearntScaling]] = []
+        self.scalings: list[dict[str, LearnedScaling]] = []
         """Task -> layer -> what it has learnt to make of the old tasks' weights."""
         self._learning: dict[str, Scaling] = {}
 
@@ -89,7 +89,7 @@ class TRGP(GPM):
         supports = supports_of(self.layers[name].matrix().detach(), basis, owned, free)
         return Scaling.identity(basis, owned, supports, like=self.layers[name].parameter)
 
-    def _known_scaling(self, learnt: LearntScaling, name: str) -> Scaling:
+    def _known_scaling(self, learnt: LearnedScaling, name: str) -> Scaling:
         """As it was learnt."""
         like, pool = self.layers[name].parameter, self.memory[name]
         columns, count = pool.owners[learnt.tasks].any(0), learnt.matrix.shape[1]
@@ -141,7 +141,7 @@ class TRGP(GPM):
         super()._finish(loader)
         self.scalings.append(self._learnt())
 
-    def _learnt(self) -> dict[str, LearntScaling]:
+    def _learnt(self) -> dict[str, LearnedScaling]:
         """What the present task has learnt so far."""
         return {name: scaling.learnt(self._selected(name)) for name, scaling in self._learning.items()}
 
@@ -188,10 +188,10 @@ class TRGP(GPM):
             self._learning[name] = self._known_scaling(learnt, name)
             self._learning[name].matrix.requires_grad_()
 
-    def _moved_here(self, by_layer: dict[str, dict[str, Any]]) -> dict[str, LearntScaling]:
+    def _moved_here(self, by_layer: dict[str, dict[str, Any]]) -> dict[str, LearnedScaling]:
         """From a state dict, whose tensors may be elsewhere."""
         return {
-            name: LearntScaling(
+            name: LearnedScaling(
                 list(kept["tasks"]),
                 kept["matrix"].to(self.device, copy=True),
                 [support.to(self.device) for support in kept["supports"]],

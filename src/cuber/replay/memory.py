@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuber import batches
-from cuber.batches import Batch
-from cuber.replay.palette import Column
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.replay.quantized import Column
 from cuber.replay.reservoir import Sample, put_together
 
 Drawn = list[tuple[int, Batch]]

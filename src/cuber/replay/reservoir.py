@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
 from cuber.errors import CuberError
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from cuber.numerals import counted
+from cuber.core.formatting import counted
 
 PlainResult = Mapping[str, Any]
 """What ``result.json`` holds: ``Result.to_dict()``."""

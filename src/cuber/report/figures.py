@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from cuber.report import drawing, maps, plots
 from cuber.report.content import Benchmark, Content, Variant
+from cuber.report.formatting import memory, seconds, spread_words
 from cuber.report.plots import Marks
 from cuber.report.style import Mark
 from cuber.report.theory.runs import prediction
-from cuber.report.words import memory, seconds, spread_words
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cuber.report.comparison.sheet import Column, Sheet
-from cuber.spelling import spelled
+from cuber.core.encoding import spelled
+from cuber.report.comparison.table import Column, Sheet
 
 if TYPE_CHECKING:
     from cuber.experiments.results import Run

@@ -14,7 +14,7 @@ from rich.table import Table
 
 
 class Row(Protocol):
-    """What is shown of a run; see ``cuber.experiments.campaign.Standing``."""
+    """What is shown of a run; see ``cuber.experiments.campaign.JobStatus``."""
 
     state: str
     message: str

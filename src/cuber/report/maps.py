@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from cuber.report.content import PlainResult, Variant
+from cuber.report.formatting import seeds, shorten
 from cuber.report.style import FELL, HEAT_LIGHT, LIGHT, REGIMES, REGIMES_LIGHT, WIDTH
-from cuber.report.words import seeds, shorten
 
 Cell = tuple[int, int, str, tuple[str, str]]
 """Row, column, what it says, its colour and that of the text."""

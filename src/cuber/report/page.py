@@ -7,7 +7,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cuber.report import drawing, maps, style, words
+from cuber.report import drawing, maps, style
+from cuber.report import formatting as words
 from cuber.report.content import Benchmark, Content, PlainResult, Spread, Variant
 from cuber.report.figures import comparisons, marks_of
 from cuber.report.plots import Marks, evolution_tasks, pool_layers

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from cuber.report.content import Benchmark, Spread, Variant
+from cuber.report.formatting import memory, memory_unit, seconds, shorten, time_unit
 from cuber.report.style import AREAS, LIGHT, ON_AREA, WIDTH, Mark
-from cuber.report.words import memory, memory_unit, seconds, shorten, time_unit
 
 Marks = Mapping[str, Mark]
 """By a variant's label."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 if TYPE_CHECKING:
-    from cuber.training import Moment
+    from cuber.training import ProgressEvent
 
 SECONDS_PER_REFRESH = 0.1
 
@@ -27,7 +27,7 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: ProgressEvent) -> None:
         if moment.finished:
             self.console.print(f"{title(moment)}  {figures(moment)}", markup=False, highlight=False, soft_wrap=True)
 
@@ -51,7 +51,7 @@ class Bars:
     ) -> None:
         self.progress.stop()
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: ProgressEvent) -> None:
         if moment.task not in self._bars:
             self._bars[moment.task] = self.progress.add_task(title(moment), total=1.0, figures="")
         # Early stopping ends a task before its last epoch: the bar is full all the same.
@@ -63,7 +63,7 @@ class Bars:
             self._refreshed = now
 
 
-def title(moment: Moment) -> str:
+def title(moment: ProgressEvent) -> str:
     """Which task it is: "task 0  digits 0-3", or that it is all of them."""
     if moment.task is None:
         return moment.name
@@ -71,7 +71,7 @@ def title(moment: Moment) -> str:
     return f"task {moment.task:{width}}  {moment.name}"
 
 
-def figures(moment: Moment) -> str:
+def figures(moment: ProgressEvent) -> str:
     """How it goes: loss, accuracy, time."""
     kind = "validation" if moment.validated else "training"
     accuracy = "" if moment.accuracy is None else f"  {kind} accuracy {moment.accuracy:5.1f} %"

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuber import metrics
-from cuber.numerals import numeral
+from cuber.core.formatting import numeral
 
 if TYPE_CHECKING:
     from cuber.training import Result

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from cuber.streams.joint import JointPart
-from cuber.streams.parts import Part
+from cuber.streams.joint import JointSplit
+from cuber.streams.splits import Split
 
 
 class ShuffledLoader:
     """Batches in a new order each time, drawn from one generator: for training."""
 
-    def __init__(self, part: Part | JointPart, batch_size: int, generator: torch.Generator) -> None:
+    def __init__(self, part: Split | JointSplit, batch_size: int, generator: torch.Generator) -> None:
         self.part = part
         self.batch_size = batch_size
         self.generator = generator
@@ -40,7 +40,7 @@ class FixedLoader:
     However often a method looks at the data, nobody else's order changes.
     """
 
-    def __init__(self, part: Part | JointPart, batch_size: int, seed: int | None = None) -> None:
+    def __init__(self, part: Split | JointSplit, batch_size: int, seed: int | None = None) -> None:
         self.part = part
         self.batch_size = batch_size
         self.seed = seed

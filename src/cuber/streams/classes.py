@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from cuber.core.formatting import counted
 from cuber.datasets import Dataset
-from cuber.numerals import counted
 from cuber.streams.copies import without_copies
-from cuber.streams.images import ImagePart, Transform
+from cuber.streams.images import ImageSplit, Transform
 from cuber.streams.task import Task
 
 
@@ -24,7 +24,7 @@ def class_task(
 ) -> Task:
     """The images of ``classes``, labelled by their position there, a fraction of them held out for validation.
 
-    Training images that are test images too are left out, which the task notes.
+    TrainingConfig images that are test images too are left out, which the task notes.
     """
     train = class_part(dataset.train_images, dataset.train_labels, classes, transform)
     test = class_part(dataset.test_images, dataset.test_labels, classes, transform)
@@ -34,7 +34,7 @@ def class_task(
     return task.split(held_out, generator) if held_out else task
 
 
-def class_part(images: np.ndarray, labels: np.ndarray, classes: Sequence[int], transform: Transform) -> ImagePart:
+def class_part(images: np.ndarray, labels: np.ndarray, classes: Sequence[int], transform: Transform) -> ImageSplit:
     """Every image of ``classes``, in an order that is always the same.
 
     Some sets lie on disk class after class; a batch of one class would have batch statistics that mean nothing.
@@ -43,4 +43,4 @@ def class_part(images: np.ndarray, labels: np.ndarray, classes: Sequence[int], t
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
     position = torch.full((max(*classes, int(labels.max())) + 1,), -1)
     position[list(classes)] = torch.arange(len(classes))
-    return ImagePart(images, rows, position[torch.from_numpy(labels).long()[rows]], transform)
+    return ImageSplit(images, rows, position[torch.from_numpy(labels).long()[rows]], transform)

@@ -1,4 +1,4 @@
-"""Training images that are test images too: the official CIFAR-100 has some."""
+"""TrainingConfig images that are test images too: the official CIFAR-100 has some."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from cuber.errors import CuberError
-from cuber.streams.images import ImagePart
+from cuber.streams.images import ImageSplit
 
 CHUNK = 1024
 
 
-def without_copies(train: ImagePart, test: ImagePart, where: str) -> tuple[ImagePart, int]:
+def without_copies(train: ImageSplit, test: ImageSplit, where: str) -> tuple[ImageSplit, int]:
     """The training part without what is in the test part too, to the byte; and how many images that were."""
     prints, tested = _fingerprints(train), _fingerprints(test)
     suspects = np.flatnonzero(np.isin(prints, tested))
@@ -25,7 +25,7 @@ def without_copies(train: ImagePart, test: ImagePart, where: str) -> tuple[Image
     return (train.subset(kept.nonzero().flatten()) if copies else train), len(copies)
 
 
-def _fingerprints(part: ImagePart) -> np.ndarray:
+def _fingerprints(part: ImageSplit) -> np.ndarray:
     """A number for each image, the same for the same images; quick, since it is done at every start."""
     size = part.images[0].size
     word = np.uint64 if size % 8 == 0 else np.uint8

@@ -52,7 +52,7 @@ class Transform:
         return tuple(self(np.zeros((1, *images.shape[1:]), np.uint8)).shape[1:])
 
 
-class ImagePart:
+class ImageSplit:
     """Some rows of an array of images, usually one that is mapped from disk: they stay there until a batch needs them.
 
     ``y`` is the label of each row, as the task counts its classes.
@@ -70,9 +70,9 @@ class ImagePart:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def subset(self, indices: Tensor) -> ImagePart:
+    def subset(self, indices: Tensor) -> ImageSplit:
         """The samples at ``indices``, in that order; no image is copied."""
-        return ImagePart(self.images, self.rows[indices], self.y[indices], self.transform)
+        return ImageSplit(self.images, self.rows[indices], self.y[indices], self.transform)
 
     def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """A batch for each chunk of indices."""

@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 from cuber.errors import CuberError
-from cuber.streams.parts import DatasetPart, Part
+from cuber.streams.splits import DatasetSplit, Split
 
 READ_AHEAD = 512
 """Samples read at a time, where batches are smaller: a batch of ten may need something of ten tasks."""
 
 
-class JointPart:
+class JointSplit:
     """The samples of one part after those of another, each with the number of the part that it is from."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Split]) -> None:
         self.parts = list(parts)
         sizes = torch.tensor([len(part) for part in self.parts])
         self._ends = sizes.cumsum(0)
         self._begins = self._ends - sizes
-        shapes = {task: part.shape for task, part in enumerate(parts) if not isinstance(part, DatasetPart)}
+        shapes = {task: part.shape for task, part in enumerate(parts) if not isinstance(part, DatasetSplit)}
         first = min(shapes, default=0)
         for task, shape in shapes.items():
             if shape != shapes[first]:
@@ -33,14 +33,14 @@ class JointPart:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def split(self, indices: Tensor) -> dict[int, Part]:
+    def split(self, indices: Tensor) -> dict[int, Split]:
         """The samples at ``indices``, those of each task by themselves."""
         return {task: self.parts[task].subset(own) for task, own in self._by_task(indices)[1].items()}
 
     def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """A batch ``(x, y, task)`` for each chunk of indices."""
         # What draws random numbers as it is read must draw them batch by batch, wherever a run is stopped.
-        draws = any(isinstance(part, DatasetPart) for part in self.parts)
+        draws = any(isinstance(part, DatasetSplit) for part in self.parts)
         together = 1 if draws else max(1, READ_AHEAD // len(chunks[0]))
         groups = [chunks[start : start + together] for start in range(0, len(chunks), together)]
         read = [self._by_task(torch.cat(list(group))) for group in groups]

@@ -7,7 +7,7 @@ import os
 import torch
 
 from cuber.datasets import load
-from cuber.streams.images import ImagePart, Transform
+from cuber.streams.images import ImageSplit, Transform
 from cuber.streams.task import Stream, Task
 
 HELD_OUT = 0.1
@@ -29,8 +29,8 @@ def permuted_mnist(seed: int = 0, *, tasks: int = 10, data_dir: str | os.PathLik
     for position in range(tasks):
         transform = Transform(dataset.mean, dataset.std, order=torch.randperm(pixels, generator=generator))
         train, validation = (
-            ImagePart(dataset.train_images, rows, labels[rows], transform) for rows in (trained, held_out)
+            ImageSplit(dataset.train_images, rows, labels[rows], transform) for rows in (trained, held_out)
         )
-        test = ImagePart(dataset.test_images, torch.arange(len(tested)), tested, transform)
+        test = ImageSplit(dataset.test_images, torch.arange(len(tested)), tested, transform)
         stream.append(Task(f"permutation {position}", train, test, validation, classes=len(dataset.classes)))
     return Stream("permuted-mnist", stream, shared_head=True, notes=dataset.notes)

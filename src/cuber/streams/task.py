@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from cuber.core.formatting import counted
 from cuber.errors import CuberError
-from cuber.numerals import counted
-from cuber.streams.parts import Data, DatasetPart, Part, as_part, check_labels
+from cuber.streams.splits import Data, DatasetSplit, Split, as_part, check_labels
 
 
 class Task:
@@ -54,7 +54,7 @@ class Task:
     def shrink(self, train: int | None, test: int | None, generator: torch.Generator) -> Task:
         """The same task with at most so many random samples; as much less to validate with, but one per class."""
 
-        def some(part: Part, count: int | None) -> Part:
+        def some(part: Split, count: int | None) -> Split:
             if count is None or count >= len(part):
                 return part
             return part.subset(torch.randperm(len(part), generator=generator)[:count])
@@ -64,14 +64,14 @@ class Task:
             validation = some(validation, max(self.classes, round(len(validation) * train / len(self.train))))
         return self._with(some(self.train, train), some(self.test, test), validation)
 
-    def _with(self, train: Part, test: Part, validation: Part | None) -> Task:
+    def _with(self, train: Split, test: Split, validation: Split | None) -> Task:
         return Task(self.name, train, test, validation, classes=self.classes, notes=self.notes)
 
     def _check(self, classes: int | None) -> int:
         """How many classes there are; raises a sentence unless the parts have them, and go together."""
         parts = {"training": self.train, "validation": self.validation, "test": self.test}
         given = {f"task '{self.name}', {kind} part": part for kind, part in parts.items() if part is not None}
-        labelled = {where: part for where, part in given.items() if not isinstance(part, DatasetPart)}
+        labelled = {where: part for where, part in given.items() if not isinstance(part, DatasetSplit)}
         if classes is None:
             if len(labelled) < len(given):
                 raise CuberError(f"task '{self.name}': a Dataset does not tell its classes, say Task(..., classes=10)")
@@ -80,7 +80,7 @@ class Task:
             raise CuberError(f"task '{self.name}': classes must be a whole number of at least 1, not {classes!r}")
         shape = next((part.shape for part in labelled.values()), ())
         for where, part in given.items():
-            if isinstance(part, DatasetPart):
+            if isinstance(part, DatasetSplit):
                 part.classes = classes
                 continue
             check_labels(part.y, classes, where)

@@ -19,7 +19,7 @@ from cuber.subspace.regimes import (
     decide_regimes,
     projection_ratios,
 )
-from cuber.subspace.scaling import LearntScaling, Scaling, supports_of
+from cuber.subspace.scaling import LearnedScaling, Scaling, supports_of
 
 __all__ = [
     "BACKWARD_TRANSFER",
@@ -30,7 +30,7 @@ __all__ = [
     "ROUNDING",
     "Gram",
     "Held",
-    "LearntScaling",
+    "LearnedScaling",
     "NormRestraint",
     "PartlyHeld",
     "Pool",

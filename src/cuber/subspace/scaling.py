@@ -17,7 +17,7 @@ WORTHWHILE = 0.75
 
 
 @dataclass
-class LearntScaling:
+class LearnedScaling:
     """What is kept of a scaling: the old tasks it is about, and the factors of S."""
 
     tasks: list[int]
@@ -88,9 +88,9 @@ class Scaling:
         applied = self.applied.detach()
         return torch.cat(self.supports, dim=1) @ applied if self.supports else applied
 
-    def learnt(self, tasks: list[int]) -> LearntScaling:
+    def learnt(self, tasks: list[int]) -> LearnedScaling:
         """A copy of what has been learnt so far."""
-        return LearntScaling(tasks, self.matrix.detach().clone(), self.supports)
+        return LearnedScaling(tasks, self.matrix.detach().clone(), self.supports)
 
     def input(self, vectors: Tensor, matrix: Tensor | None = None) -> Tensor:
         """``x~`` for every vector, the last dimension of a tensor of any shape: ``W~ x = W x~``."""

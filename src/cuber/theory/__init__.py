@@ -7,7 +7,6 @@
 """
 
 from cuber.theory.definitions import positive_correlation, sufficient_projection
-from cuber.theory.drawn import draw
 from cuber.theory.losses import (
     Constant,
     Loss,
@@ -17,6 +16,7 @@ from cuber.theory.losses import (
     logistic,
     power_iteration,
 )
+from cuber.theory.random_tasks import draw
 from cuber.theory.rules import Path, TwoTasks, follow, rule_1, rule_2
 from cuber.theory.theorems import (
     Condition,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cuber.errors import CuberError
-from cuber.theory.drawn import draw
+from cuber.theory.random_tasks import draw
 from cuber.theory.rules import Path, TwoTasks, follow, rule_1, rule_2
 from cuber.theory.theorems import (
     Theorem,

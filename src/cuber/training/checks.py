@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cuber.core.learner import Method
 from cuber.errors import CuberError
 from cuber.layers import evaluation_mode
-from cuber.methods.method import Method
 from cuber.networks.heads import heads_of
 from cuber.streams import FixedLoader, Stream, Task
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
+from cuber.core.learner import Method
+from cuber.core.settings import settings_of
 from cuber.errors import CuberError
 from cuber.methods.gpm import GPM
-from cuber.methods.method import Method
-from cuber.methods.settings import settings_of
 from cuber.networks.heads import heads_of
+from cuber.runs.config_file import Config
+from cuber.runs.result import AccuracyMatrix, Result
 from cuber.streams import Stream
-from cuber.training.config_file import Config
-from cuber.training.names import architecture, called, contents, optimizer_made
-from cuber.training.result import AccuracyMatrix, Result
+from cuber.training.fingerprint import architecture, called, contents, optimizer_made
 from cuber.training.trainer import Recipe
 from cuber.version import __version__
 

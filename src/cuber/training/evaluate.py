@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from cuber.device import device_of
+from cuber.core.device import device_of
+from cuber.core.learner import LossFunction
 from cuber.layers import evaluation_mode
-from cuber.methods.method import LossFunction
-from cuber.streams import FixedLoader, Part
+from cuber.streams import FixedLoader, Split
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Score:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, part: Part, batch_size: int, loss_fn: LossFunction | None = None, order: int | None = None
+    model: nn.Module, part: Split, batch_size: int, loss_fn: LossFunction | None = None, order: int | None = None
 ) -> Score:
     """The score of the model as it now answers; the loss too where ``loss_fn`` is given.
 

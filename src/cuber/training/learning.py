@@ -10,18 +10,18 @@ from typing import Any
 from torch.nn import functional
 from torch.optim import SGD
 
+from cuber.core.learner import LossFunction, Method
 from cuber.errors import CuberWarning
-from cuber.methods.method import LossFunction, Method
+from cuber.runs.directory import RunDirectory
+from cuber.runs.result import Result
 from cuber.streams import Stream
 from cuber.training.checks import check_can_compile, check_fit
-from cuber.training.conditions import Observer
+from cuber.training.config import TrainingConfig
 from cuber.training.describe import blank
-from cuber.training.directory import RunDirectory
 from cuber.training.progress import Progress
 from cuber.training.randomness import check_seed, derive, seeded
-from cuber.training.result import Result
 from cuber.training.run import Run
-from cuber.training.settings import Training
+from cuber.training.theory_recorder import Observer
 from cuber.training.trainer import OptimizerFactory, Recipe
 
 
@@ -64,7 +64,9 @@ def learn(
     >>> result = cuber.learn(cuber.CUBER(model), stream, epochs=5, lr=0.01)  # doctest: +SKIP
     >>> result.accuracy, result.acc, result.bwt, result.regimes  # doctest: +SKIP
     """
-    training = Training(epochs, lr, batch_size, patience, factor, floor, evaluation_batch_size, precision, compile)
+    training = TrainingConfig(
+        epochs, lr, batch_size, patience, factor, floor, evaluation_batch_size, precision, compile
+    )
     check_seed(seed)
     check_fit(method, stream)
     if compile:

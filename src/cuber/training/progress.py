@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Moment:
+class ProgressEvent:
     """Where a run is: told every hundred steps, after each epoch, and when a task is over."""
 
     task: int | None
@@ -28,4 +28,4 @@ class Moment:
     finished: bool = False
 
 
-Progress = Callable[[Moment], None]
+Progress = Callable[[ProgressEvent], None]

@@ -7,17 +7,17 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from cuber.core.learner import Method
 from cuber.layers import normalized_by_batch
-from cuber.methods.method import Method
+from cuber.runs.directory import RunDirectory
+from cuber.runs.interrupts import Interrupts, Stopped, listening
+from cuber.runs.result import Result
 from cuber.streams import Stream
 from cuber.training.describe import configuration, pool_of, regimes_of
-from cuber.training.directory import RunDirectory
 from cuber.training.evaluate import evaluate
 from cuber.training.forward import autocast
-from cuber.training.interrupts import Interrupts, Stopped, listening
-from cuber.training.lessons import Lesson, lessons
 from cuber.training.randomness import derive, seeded
-from cuber.training.result import Result
+from cuber.training.task_runs import TaskRun, lessons
 from cuber.training.trainer import STEPS_PER_LOOK, Recipe, Trainer
 
 ORDERS = 5
@@ -67,7 +67,7 @@ class Run:
         self._try_other_orders()
         return self.result
 
-    def _learn_lesson(self, lesson: Lesson, going_on: dict[str, Any] | None) -> None:
+    def _learn_lesson(self, lesson: TaskRun, going_on: dict[str, Any] | None) -> None:
         self._trainer = Trainer(self.learner, lesson, self.recipe)
         history = self._trainer.train(self._pause, going_on)
         self.result.history.append(history)

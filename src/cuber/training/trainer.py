@@ -16,20 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from cuber import batches
+from cuber.core import batches
+from cuber.core.learner import LossFunction, Method
 from cuber.errors import CuberError
-from cuber.methods.method import LossFunction, Method
+from cuber.runs.result import Epoch
 from cuber.streams import FixedLoader, ShuffledLoader
-from cuber.training.conditions import Observer
+from cuber.training.config import TrainingConfig
+from cuber.training.early_stopping import EarlyStopping
 from cuber.training.evaluate import Score, evaluate
 from cuber.training.forward import Compiled, autocast
-from cuber.training.lessons import Lesson
 from cuber.training.losses import Losses
-from cuber.training.progress import Moment, Progress
+from cuber.training.progress import Progress, ProgressEvent
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
-from cuber.training.result import Epoch
-from cuber.training.settings import Training
-from cuber.training.stopping import EarlyStopping
+from cuber.training.task_runs import TaskRun
+from cuber.training.theory_recorder import Observer
 
 OptimizerFactory = Callable[[list[nn.Parameter], float], Optimizer]
 Pause = Callable[[int | None], None]
@@ -45,7 +45,7 @@ SMALLEST_LOOK = 64
 class Recipe:
     """All that training is made of, but for the data."""
 
-    training: Training
+    training: TrainingConfig
     seed: int
     make_optimizer: OptimizerFactory
     loss_fn: LossFunction
@@ -56,7 +56,7 @@ class Recipe:
 class Trainer:
     """Trains a learner on one task of a stream, or on all of them at once."""
 
-    def __init__(self, learner: Method, lesson: Lesson, recipe: Recipe) -> None:
+    def __init__(self, learner: Method, lesson: TaskRun, recipe: Recipe) -> None:
         self.learner = learner
         self.lesson = lesson
         self.recipe = recipe
@@ -253,7 +253,7 @@ class Trainer:
             last = self.history[-1] if self.history else Epoch(loss, self.training.lr, 0.0)
             validated = self.lesson.validated
             self.recipe.progress(
-                Moment(
+                ProgressEvent(
                     self.lesson.task,
                     self.lesson.tasks,
                     self.lesson.name,

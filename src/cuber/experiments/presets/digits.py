@@ -10,7 +10,7 @@ from cuber.experiments.benchmark import Benchmark, Protocol
 from cuber.methods.cuber import PAPER
 from cuber.networks import MLP, MultiHead
 from cuber.streams import Stream, overlap_digits, permuted_digits, split_digits
-from cuber.training import Training
+from cuber.training import TrainingConfig
 
 # With a shared head old tasks have nothing of their own to fall back on: the paper's thresholds, by layer.
 PAPER_THRESHOLDS = {"threshold": [0.95, 0.99, 0.99], "threshold_step": 0.0}
@@ -54,7 +54,7 @@ OVERLAP_DIGITS = Benchmark(
     help="tasks of 4 digits that share 2 with the next, few samples, a head each",
     stream=overlap_digits,
     network=backbone_with_heads,
-    training=Training(epochs=20, lr=0.05, batch_size=10),
+    training=TrainingConfig(epochs=20, lr=0.05, batch_size=10),
     settings={"hat": HAT, "ewc": ewc(100.0), **REPLAY},
     threads=THREADS,
     protocols=PROTOCOLS,
@@ -65,7 +65,7 @@ SPLIT_DIGITS = Benchmark(
     help="tasks of 2 digits, a head each",
     stream=split_digits,
     network=backbone_with_heads,
-    training=Training(epochs=10, lr=0.05, batch_size=10),
+    training=TrainingConfig(epochs=10, lr=0.05, batch_size=10),
     settings={"hat": HAT, "ewc": ewc(300.0), **REPLAY},
     threads=THREADS,
     protocols=PROTOCOLS,
@@ -76,7 +76,7 @@ PERMUTED_DIGITS = Benchmark(
     help="all 10 digits, the pixels permuted in each task, one head for all",
     stream=permuted_digits,
     network=perceptron,
-    training=Training(epochs=5, lr=0.05, batch_size=10),
+    training=TrainingConfig(epochs=5, lr=0.05, batch_size=10),
     threads=THREADS,
     protocols=PROTOCOLS,
     settings={

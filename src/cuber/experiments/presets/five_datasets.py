@@ -9,7 +9,7 @@ from cuber.experiments.presets.table import BATCH_NORM, ewc, subspaces
 from cuber.networks import MultiHead, ReducedResNet18
 from cuber.streams import Stream, five_datasets
 from cuber.streams.five_datasets import ORDERS
-from cuber.training import Training
+from cuber.training import TrainingConfig
 
 SETTINGS = {
     "ewc": ewc(lr=0.03, lam=5000, tasks=5),
@@ -32,7 +32,7 @@ FIVE_DATASETS = Benchmark(
     help="CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST, a head each",
     stream=five_datasets,
     network=resnet,
-    training=Training(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3),
+    training=TrainingConfig(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3),
     settings=SETTINGS,
     for_all_methods=BATCH_NORM,
     datasets=ORDERS["code"],

@@ -8,7 +8,7 @@ from cuber.experiments.benchmark import AGREED, Benchmark
 from cuber.experiments.presets.table import ewc, subspaces
 from cuber.networks import MLP
 from cuber.streams import Stream, permuted_mnist
-from cuber.training import Training
+from cuber.training import TrainingConfig
 
 # Found on validation data of another seed. With the rate in the paper's table, 0.3, our first task, which is learnt
 # freely, ends at 83 %; it goes well where P is applied from the very first step and keeps steps small.
@@ -35,7 +35,7 @@ PERMUTED_MNIST = Benchmark(
     help="all 10 digits of MNIST, the pixels permuted in each task, one head for all",
     stream=permuted_mnist,
     network=perceptron,
-    training=Training(epochs=5, lr=0.01, batch_size=10),
+    training=TrainingConfig(epochs=5, lr=0.01, batch_size=10),
     settings=SETTINGS,
     threads=1,  # as for the digits: the matrices are too small to share
     datasets=("mnist",),

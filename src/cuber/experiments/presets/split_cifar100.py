@@ -8,7 +8,7 @@ from cuber.experiments.benchmark import AGREED, Benchmark
 from cuber.experiments.presets.table import BATCH_NORM, ewc, subspaces
 from cuber.networks import AlexNet5, MultiHead
 from cuber.streams import Stream, split_cifar100
-from cuber.training import Training
+from cuber.training import TrainingConfig
 
 # The published code keeps as many input vectors of each layer: an image has many in a convolution.
 SAMPLES = [24, 100, 100, 125, 125]
@@ -23,7 +23,7 @@ SETTINGS = {
 }
 """The paper's table of hyper-parameters; what it leaves open is as in its published code."""
 
-TRAINING = Training(epochs=200, lr=0.01, batch_size=64, patience=6, factor=2.0, floor=1e-5)
+TRAINING = TrainingConfig(epochs=200, lr=0.01, batch_size=64, patience=6, factor=2.0, floor=1e-5)
 
 
 def alexnet(stream: Stream) -> nn.Module:

@@ -8,7 +8,7 @@ from cuber.experiments.benchmark import Benchmark, Protocol
 from cuber.experiments.presets.table import BATCH_NORM, ewc, subspaces
 from cuber.networks import MultiHead, ReducedResNet18
 from cuber.streams import Stream, split_miniimagenet
-from cuber.training import Training
+from cuber.training import TrainingConfig
 
 SETTINGS = {
     "ewc": ewc(lr=0.03, lam=5000, tasks=20),
@@ -33,7 +33,7 @@ SPLIT_MINIIMAGENET = Benchmark(
     help="miniImageNet in 20 tasks of 5 classes, a head each",
     stream=split_miniimagenet,
     network=resnet,
-    training=Training(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3),
+    training=TrainingConfig(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3),
     settings=SETTINGS,
     for_all_methods=BATCH_NORM,
     datasets=("miniimagenet",),

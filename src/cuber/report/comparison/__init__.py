@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cuber.errors import CuberError, unknown
 from cuber.report.comparison import accuracy, cost, transfer
-from cuber.report.comparison.sheet import Sheet
+from cuber.report.comparison.table import Sheet
 
 if TYPE_CHECKING:
     from cuber.experiments.results import Run

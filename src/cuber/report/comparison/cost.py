@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cuber import statistics
+from cuber.report import statistics
 from cuber.report.comparison import paper
-from cuber.report.comparison.sheet import SEEDS, VARIANT, Column, Estimate, Row, Sheet, estimate, number
+from cuber.report.comparison.table import SEEDS, VARIANT, Column, Estimate, Row, Sheet, estimate, number
 
 if TYPE_CHECKING:
     from cuber.experiments.variants import Group, Variant

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cuber.report.comparison.sheet import Estimate
+from cuber.report.comparison.table import Estimate
 
 if TYPE_CHECKING:
     from cuber.experiments.variants import Group, Variant

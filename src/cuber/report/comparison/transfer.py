@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cuber import metrics, statistics
+from cuber import metrics
+from cuber.report import statistics
 from cuber.report.comparison import paper
-from cuber.report.comparison.sheet import (
+from cuber.report.comparison.table import (
     SEEDS,
     VARIANT,
     Estimate,

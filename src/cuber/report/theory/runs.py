@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cuber import statistics
+from cuber.report import statistics
 from cuber.report.content import Benchmark, PlainResult, Variant
 from cuber.report.plots import Marks, add_legend, make_panels
 from cuber.report.style import LIGHT

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cuber.report.words import number
-from cuber.spelling import spelled
+from cuber.core.encoding import spelled
+from cuber.report.formatting import number
 
 if TYPE_CHECKING:
     from cuber.theory.sweep import Station, Sweep

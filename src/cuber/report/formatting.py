@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cuber.numerals import numeral
+from cuber.core.formatting import numeral
 from cuber.report.content import Spread
 
 NONE = "–"

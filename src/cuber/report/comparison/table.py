@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuber import statistics
-from cuber.numerals import numeral
+from cuber.core.formatting import numeral
+from cuber.report import statistics
 
 NOTHING = "-"
 

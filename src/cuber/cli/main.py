@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuber import compare_cli, data_cli, grid_cli, report_cli, theory_cli
-from cuber.allocation import keep_freed_memory
-from cuber.data_cli import DataDir
+from cuber.cli import compare as compare_cli
+from cuber.cli import data as data_cli
+from cuber.cli import grid as grid_cli
+from cuber.cli import report as report_cli
+from cuber.cli import theory as theory_cli
+from cuber.cli.data import DataDir
+from cuber.core.allocation import keep_freed_memory
+from cuber.core.encoding import spell_what_is_missing
 from cuber.errors import CuberError
-from cuber.spelling import spell_what_is_missing
 from cuber.version import __version__
 
 if TYPE_CHECKING:
@@ -101,9 +105,9 @@ def run(
     """Learn a benchmark's tasks one after another, and show what became of the old ones."""
     console = _console()
     keep_freed_memory()
+    from cuber.core.settings import parse_settings, read_value
     from cuber.experiments import Experiment
     from cuber.experiments import run as run_experiment
-    from cuber.methods.settings import parse_settings, read_value
     from cuber.report import Bars, Lines, show_result, show_summary
     from cuber.training import Stopped, UnwrittenResultError
 

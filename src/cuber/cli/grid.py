@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cuber.data_cli import DataDir
+from cuber.cli.data import DataDir
 from cuber.errors import CuberError
 
 FAILURES = 1
@@ -89,7 +89,7 @@ def grid(
 
 def _values(assignments: list[str]) -> dict[str, list[Any]]:
     """``["eps2=0,0.1"]`` as ``{"eps2": [0, 0.1]}``."""
-    from cuber.methods.settings import parse_settings, read_value
+    from cuber.core.settings import parse_settings, read_value
 
     values: dict[str, list[Any]] = {}
     for name, text in parse_settings(assignments).items():

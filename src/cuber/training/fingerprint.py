@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from cuber.streams import ImagePart, Stream
-from cuber.streams.parts import DatasetPart, TensorPart
+from cuber.streams import ImageSplit, Stream
+from cuber.streams.splits import DatasetSplit, TensorSplit
 from cuber.training.trainer import OptimizerFactory
 
 PLAIN = (bool, int, float, str, tuple, type(None))
@@ -71,14 +71,14 @@ def contents(stream: Stream) -> str:
     """
     digest = hashlib.sha256()
     for part in (part for task in stream for part in (task.train, task.validation, task.test)):
-        if part is not None and not isinstance(part, DatasetPart):
+        if part is not None and not isinstance(part, DatasetSplit):
             for tensor in (_some_inputs(part), part.y):
                 digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
                 digest.update(tensor.detach().cpu().resolve_neg().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 
 
-def _some_inputs(part: TensorPart | ImagePart) -> Tensor:
+def _some_inputs(part: TensorSplit | ImageSplit) -> Tensor:
     """From all over the part, as a network gets them."""
     most = max(1, NUMBERS_LOOKED_AT // max(1, math.prod(part.shape)))
     chosen = torch.arange(0, len(part), 1 + (len(part) - 1) // most)

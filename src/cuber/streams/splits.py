@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from cuber.errors import CuberError
-from cuber.streams.images import ImagePart
+from cuber.streams.images import ImageSplit
 
 Data = Any
 """What a part may be given as: ``(x, y)`` of tensors or arrays, a torch Dataset of such pairs, or a part."""
 
 
-class TensorPart:
+class TensorSplit:
     """Inputs and labels in memory; batches are slices, with no Python per sample."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
@@ -32,9 +32,9 @@ class TensorPart:
         """Of one sample."""
         return tuple(self.x.shape[1:])
 
-    def subset(self, indices: Tensor) -> TensorPart:
+    def subset(self, indices: Tensor) -> TensorSplit:
         """The samples at ``indices``, in that order."""
-        return TensorPart(self.x[indices], self.y[indices])
+        return TensorSplit(self.x[indices], self.y[indices])
 
     def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """A batch for each chunk of indices."""
@@ -43,7 +43,7 @@ class TensorPart:
             yield for_network(x.index_select(0, chunk)), y.index_select(0, chunk)
 
 
-class DatasetPart:
+class DatasetSplit:
     """A torch Dataset of ``(x, label)`` pairs, checked as its batches come."""
 
     def __init__(self, dataset: Dataset[Any], where: str, classes: int = 0) -> None:
@@ -55,9 +55,9 @@ class DatasetPart:
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
-    def subset(self, indices: Tensor) -> DatasetPart:
+    def subset(self, indices: Tensor) -> DatasetSplit:
         """The samples at ``indices``, in that order."""
-        return DatasetPart(Subset(self.dataset, indices.tolist()), self.where, self.classes)
+        return DatasetSplit(Subset(self.dataset, indices.tolist()), self.where, self.classes)
 
     def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """A batch for each chunk of indices."""
@@ -81,21 +81,21 @@ class DatasetPart:
         return for_network(x), y
 
 
-Part = TensorPart | ImagePart | DatasetPart
+Split = TensorSplit | ImageSplit | DatasetSplit
 
 
-def as_part(data: Data, where: str) -> Part:
+def as_part(data: Data, where: str) -> Split:
     """The part that ``data`` describes; ``where`` begins every complaint about it."""
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
-    if isinstance(data, Part):
-        part: Part = data
+    if isinstance(data, Split):
+        part: Split = data
     elif isinstance(data, Dataset):
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             raise CuberError(f"{where}: the Dataset has no length; give one that can be indexed")
-        part = DatasetPart(data, where)
+        part = DatasetSplit(data, where)
     elif isinstance(data, tuple | list) and len(data) == 2:
-        part = TensorPart(_inputs(data[0], where), _labels(data[1], where))
+        part = TensorSplit(_inputs(data[0], where), _labels(data[1], where))
         if part.x.dim() == 0 or len(part.x) != len(part.y):
             raise CuberError(f"{where}: {len(part.x) if part.x.dim() else 1} inputs but {len(part.y)} labels")
         _check_finite(part.x, where)

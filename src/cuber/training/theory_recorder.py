@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.layerwise import LayerwiseMethod
+from cuber.core.learner import Method
 from cuber.errors import CuberError
 from cuber.layers import evaluation_mode
 from cuber.methods.cuber import CUBER
-from cuber.methods.layerwise import LayerwiseMethod
-from cuber.methods.method import Method
 from cuber.theory import positive_correlation, power_iteration, sufficient_projection
 from cuber.theory.thresholds import largest_backward_step, smallest_eps2
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.checks import check_dense
+from cuber.core.learner import Method
+from cuber.core.multi_head_loss import can_mix, mixed_loss
+from cuber.core.settings import setting
 from cuber.errors import CuberError
-from cuber.methods.checks import check_dense
-from cuber.methods.method import Method
-from cuber.methods.mixture import can_mix, mixed_loss
-from cuber.methods.settings import setting
 from cuber.networks.heads import other_head_parameters
 from cuber.replay import Drawn, EpisodicMemory, check_alike, mixture
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cuber.methods.method import LossFunction
+from cuber.core.learner import LossFunction
 from cuber.networks.heads import MultiHead, heads_of
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, unknown
-from cuber.methods.settings import is_number, short
 from cuber.training.forward import PRECISIONS
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingConfig:
     """The settings of the training loop; a sentence for each value that makes no sense."""
 
     epochs: int
@@ -23,7 +23,7 @@ class Training:
     factor: float = 2.0
     """What the learning rate is then divided by."""
     floor: float = 1e-5
-    """Training stops when the learning rate falls below this."""
+    """TrainingConfig stops when the learning rate falls below this."""
     evaluation_batch_size: int = 256
     precision: str = "float32"
     """Of the products in forward passes; "bf16": by torch's autocast. Weights and projections stay float32."""

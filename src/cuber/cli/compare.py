@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cuber.core.encoding import takes_everything
 from cuber.errors import CuberError, unknown
-from cuber.spelling import takes_everything
 
 TABLE = "table"
 

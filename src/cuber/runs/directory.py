@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any
 
 from cuber.errors import CuberError, CuberWarning
-from cuber.files import write_atomically
+from cuber.runs.files import write_atomically
 from cuber.loggers import LEFTOVERS, CsvFile, JsonLines, Logger
-from cuber.methods.settings import is_number, short
-from cuber.training.checkpoint import Checkpoints
-from cuber.training.config_file import (
+from cuber.core.settings import is_number, short
+from cuber.runs.checkpoint import Checkpoints
+from cuber.runs.config_file import (
     CONFIG,
     Config,
     decides,
@@ -28,9 +28,9 @@ from cuber.training.config_file import (
     ready_for_toml,
     write_config,
 )
-from cuber.training.lock import Lock, RefusedError
-from cuber.training.replaced import REPLACED, Replaced, remove
-from cuber.training.result import FILE_NAME, Result, UnwrittenResultError
+from cuber.runs.lock import Lock, RefusedError
+from cuber.runs.previous_run import REPLACED, Replaced, remove
+from cuber.runs.result import FILE_NAME, Result, UnwrittenResultError
 
 LOG, METRICS, ERROR = "log.jsonl", "metrics.csv", "error.json"
 CHECKPOINT, OUTPUT = "checkpoint", "output.txt"

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from cuber import batches
-from cuber.batches import Batch
-from cuber.device import device_of, full_precision
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.checks import check_loss, check_task, check_trains
+from cuber.core.device import device_of, full_precision
+from cuber.core.freezing import Freezer, claim, release
+from cuber.core.optimizer_hooks import maximizes, minimized, unscale
+from cuber.core.settings import check_settings, setting, settings_of
+from cuber.core.snapshot import Snapshot
+from cuber.core.state_checks import check_saved
 from cuber.errors import CuberError
 from cuber.layers import Normalization, Statistics, evaluation_mode, strip_gates
-from cuber.methods.checks import check_loss, check_task, check_trains
-from cuber.methods.gradients import maximizes, minimized, unscale
-from cuber.methods.ownership import Freezer, claim, release
-from cuber.methods.saved import check_saved
-from cuber.methods.settings import check_settings, setting, settings_of
-from cuber.methods.snapshot import Snapshot
 from cuber.networks.heads import heads_of, other_head_parameters
 
 LossFunction = Callable[[Any, Any], Tensor]

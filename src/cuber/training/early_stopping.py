@@ -6,15 +6,15 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from cuber.methods.method import Method
+from cuber.core.learner import Method
+from cuber.training.config import TrainingConfig
 from cuber.training.schedule import Schedule
-from cuber.training.settings import Training
 
 
 class EarlyStopping:
     """Steers the optimizer's learning rate by the validation loss, and remembers the best epoch."""
 
-    def __init__(self, learner: Method, optimizer: Optimizer, training: Training, patience: int) -> None:
+    def __init__(self, learner: Method, optimizer: Optimizer, training: TrainingConfig, patience: int) -> None:
         self.schedule = Schedule(training.lr, patience, training.factor, training.floor)
         self.optimizer = optimizer
         self.best_epoch: int | None = None

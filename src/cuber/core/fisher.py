@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
 from cuber.errors import CuberWarning
 from cuber.layers import (
     ProtectedLayer,

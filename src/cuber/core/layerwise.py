@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from cuber import batches
-from cuber.batches import Batch
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.learner import Method
+from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer, evaluation_mode, observed, scan
-from cuber.methods.method import Method
-from cuber.methods.settings import setting
 from cuber.networks.heads import head_parameters
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cuber.streams import JointPart, Part, Stream
+from cuber.streams import JointSplit, Split, Stream
 from cuber.training.randomness import derive
 
 PROBED = 256
-"""Training samples whose accuracy is watched where there is no validation part."""
+"""TrainingConfig samples whose accuracy is watched where there is no validation part."""
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TaskRun:
     """What to train on, and what to watch meanwhile."""
 
     task: int | None
@@ -23,8 +23,8 @@ class Lesson:
     tasks: int
     """How many there are in the stream."""
     name: str
-    train: Part | JointPart
-    probes: dict[int, Part]
+    train: Split | JointSplit
+    probes: dict[int, Split]
     """Task -> the part it is watched on: for validation, or some of its training samples where no task has one."""
     validated: bool
 
@@ -39,25 +39,25 @@ class Lesson:
         return self.name if self.task is None else f"task {self.task} ('{self.name}')"
 
 
-def lessons(stream: Stream, seed: int, *, joint: bool) -> list[Lesson]:
+def lessons(stream: Stream, seed: int, *, joint: bool) -> list[TaskRun]:
     """The lessons that a stream consists of: one per task, or a single one."""
     return [_all_tasks(stream, seed)] if joint else [_one_task(stream, task, seed) for task in range(len(stream))]
 
 
-def _one_task(stream: Stream, number: int, seed: int) -> Lesson:
+def _one_task(stream: Stream, number: int, seed: int) -> TaskRun:
     task = stream[number]
     held_out = task.validation
     probe = task.train.subset(_probed(task.train, seed, number)) if held_out is None else held_out
-    return Lesson(number, len(stream), task.name, task.train, {number: probe}, held_out is not None)
+    return TaskRun(number, len(stream), task.name, task.train, {number: probe}, held_out is not None)
 
 
-def _all_tasks(stream: Stream, seed: int) -> Lesson:
-    train = JointPart([task.train for task in stream])
+def _all_tasks(stream: Stream, seed: int) -> TaskRun:
+    train = JointSplit([task.train for task in stream])
     validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
     probes = validation or train.split(_probed(train, seed, 0))
-    return Lesson(None, len(stream), "all tasks", train, probes, bool(validation))
+    return TaskRun(None, len(stream), "all tasks", train, probes, bool(validation))
 
 
-def _probed(part: Part | JointPart, seed: int, number: int) -> Tensor:
+def _probed(part: Split | JointSplit, seed: int, number: int) -> Tensor:
     generator = torch.Generator().manual_seed(derive(seed, "probe", number))
     return torch.randperm(len(part), generator=generator)[:PROBED]

@@ -10,8 +10,8 @@ from typing import Any
 import tomli_w
 
 from cuber.errors import CuberError
-from cuber.files import write_atomically
-from cuber.methods.settings import short
+from cuber.runs.files import write_atomically
+from cuber.core.settings import short
 
 if sys.version_info >= (3, 11):
     import tomllib

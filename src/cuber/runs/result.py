@@ -12,9 +12,9 @@ from typing import Any
 
 from cuber import metrics
 from cuber.errors import CuberError
-from cuber.files import write_atomically
-from cuber.numerals import counted, numeral
-from cuber.training.result_checks import first_wrong
+from cuber.runs.files import write_atomically
+from cuber.core.formatting import counted, numeral
+from cuber.runs.result_checks import first_wrong
 
 FILE_NAME = "result.json"
 

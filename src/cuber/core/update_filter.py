@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cuber.core.layerwise import LayerwiseMethod
 from cuber.layers import ProtectedLayer
-from cuber.methods.layerwise import LayerwiseMethod
 
 
 @dataclass(eq=False, repr=False)

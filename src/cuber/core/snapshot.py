@@ -10,7 +10,7 @@ from torch import Tensor
 from cuber.errors import CuberError
 
 if TYPE_CHECKING:
-    from cuber.methods.method import Method
+    from cuber.core.learner import Method
 
 
 class Snapshot:

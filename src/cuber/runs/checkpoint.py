@@ -13,8 +13,8 @@ from typing import Any
 from safetensors.torch import load, save
 
 from cuber.errors import CuberError, CuberWarning
-from cuber.files import write_atomically
-from cuber.training.tree import put_together, take_apart
+from cuber.runs.files import write_atomically
+from cuber.runs.serialize import put_together, take_apart
 
 KEPT = 2
 """The newest, and one before it in case that the newest is damaged."""

@@ -26,10 +26,10 @@ def report(
         raise CuberError(f"--output takes the name of a file, and '{output}' is a directory")
     if figures is not None and Path(figures).exists() and not Path(figures).is_dir():
         raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
-    from cuber.files import write_atomically
-    from cuber.numerals import counted
+    from cuber.core.formatting import counted
     from cuber.report.figures import save_all
     from cuber.report.page import render
+    from cuber.runs.files import write_atomically
 
     content = _content(runs)
     text = render(content)

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 
+from cuber.core.learner import Method
 from cuber.errors import CuberError, CuberWarning, unknown
-from cuber.methods.method import Method
 
 GROUP = "cuber.methods"
 

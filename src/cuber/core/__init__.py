@@ -1,0 +1,1 @@
+"""What all methods share: the learner, its settings, state and optimizer hooks."""
