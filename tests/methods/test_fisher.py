@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cuber import CuberWarning
+from cuber.core import fisher as machinery
 from cuber.core.fisher import fisher_diagonal
 from cuber.layers import Normalization
-from cuber.methods import fisher as machinery
 from tests.models import CASES, CLASSES, Case, Loader, cases, encoder_layer
 from tests.oracles import ewc as oracle
 
