@@ -118,7 +118,7 @@ def logits(learner: Method, task: int | None, x: Tensor) -> Tensor:
 
 def scaled(learner: Any, task: int, name: str) -> Tensor:
     """What a task has learnt to make of old weights: S, in the coordinates of the columns that it scales."""
-    return learner._known_scaling(learner.scalings[task][name], name).dense()  # type: ignore[no-any-return]
+    return learner.known_scaling(learner.memory[name].scalings[task], name).dense()  # type: ignore[no-any-return]
 
 
 def same_bits(one: nn.Module, other: nn.Module) -> bool:

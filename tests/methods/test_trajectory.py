@@ -95,7 +95,7 @@ def test_a_learner_goes_where_the_dense_oracle_goes(name: str, bias: bool) -> No
         ours = [
             (
                 {old: r.number for old, r in by_task.items()},
-                {o: r.fell for o, r in by_task.items() if r.fell is not None},
+                {o: r.demoted_at for o, r in by_task.items() if r.demoted_at is not None},
             )
             for by_task in learner.regimes[task].values()
         ]

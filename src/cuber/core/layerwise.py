@@ -1,18 +1,19 @@
-"""What methods share that treat a network layer by layer: which layers, and their gradients as matrices."""
+"""Methods that act layer by layer: which layers there are, and their gradients as matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from cuber.core import batches
 from cuber.core.batches import Batch
 from cuber.core.learner import Method
+from cuber.core.optimizer_hooks import largest_rate, parameters_of
 from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer, evaluation_mode, observed, scan
@@ -21,7 +22,17 @@ from cuber.networks.heads import head_parameters
 
 @dataclass(eq=False, repr=False)
 class LayerwiseMethod(Method):
-    """A method for the layers that a rule covers, with a policy for the parameters that none does."""
+    """A method for the layers that a rule covers, with a policy for parameters that no rule covers.
+
+    A subclass overrides ``change_gradient``.
+    """
+
+    remembered: ClassVar[dict[str, Any]] = {
+        "with_bias": dict[str, bool],
+        "bypassed": set[str],
+        "untracked": set[str],
+    }
+    in_task: ClassVar[dict[str, Any]] = {"trained": set[str]}
 
     uncovered: str = setting(
         "freeze",
@@ -32,26 +43,72 @@ class LayerwiseMethod(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.layers: dict[str, ProtectedLayer] = {}
+        """Layer name -> layer."""
         self.uncovered_parameters: dict[str, str] = {}
         """Trained parameters that no rule covers, with the reason."""
-        self._bypassed: set[str] = set()
-        self._trained_around: set[str] = set()
-        self._trained: set[str] = set()
-        """The layers that the present task was begun with."""
+        self.bypassed: set[str] = set()
+        """Layers whose weight is used without calling them."""
+        self.untracked: set[str] = set()
+        """Modules that were not protected when the last task ended."""
+        self.trained: set[str] = set()
+        """Layers that the present task began to train."""
         try:
-            self._scan()
+            self._find_layers()
         except CuberError:
             self.detach()
             raise
+
+    @property
+    def with_bias(self) -> dict[str, bool]:
+        """Layer name -> whether its bias is trained."""
+        return {name: layer.with_bias for name, layer in self.layers.items()}
+
+    @with_bias.setter
+    def with_bias(self, _: dict[str, bool]) -> None:
+        """Loaded states are checked, not taken over."""
+
+    def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
+        """Return the layer to protect, for one that was found in the model."""
+        return layer
 
     def detach(self) -> None:
         for layer in self.layers.values():
             layer.detach()
         super().detach()
 
+    # For methods to override
+
+    def change_gradient(self, layer: ProtectedLayer, lr: float) -> None:
+        """The gradient of a layer is complete: change it, once per step.
+
+        Args:
+            layer: a layer that the last backward pass has reached.
+            lr: learning rate of the coming step.
+        """
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        for layer, lr in self.layers_with_rates(optimizer):
+            if self.optimizers.owns_change(optimizer, layer):
+                self.change_gradient(layer, lr)
+
+    def layers_with_rates(self, optimizer: Optimizer) -> Iterator[tuple[ProtectedLayer, float]]:
+        """Iterate over the layers of an optimizer, with the learning rate of its coming step."""
+        return ((layer, largest_rate(optimizer, layer.parameters)) for layer in self.layers_of(optimizer))
+
+    def layers_of(self, optimizer: Optimizer) -> Iterator[ProtectedLayer]:
+        """Iterate over the layers that an optimizer trains and the last backward pass has reached."""
+        held = set(map(id, parameters_of(optimizer)))
+        for layer in self.layers.values():
+            if any(id(p) in held and p.grad is not None for p in layer.parameters):
+                yield layer
+
     def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
-        """The gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches."""
-        layers = [layer for layer in self.layers.values() if layer.trains]
+        """Return the gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches.
+
+        Returns:
+            Layer name -> gradient, out x d.
+        """
+        layers = [layer for layer in self.layers.values() if layer.requires_grad]
         parameters = [parameter for layer in layers for parameter in layer.parameters]
         totals: dict[nn.Parameter, Tensor] = {}
         count = 0
@@ -60,7 +117,7 @@ class LayerwiseMethod(Method):
         with evaluation_mode(self.model), torch.enable_grad():
             for batch in loader:
                 weight = batches.size(batch)
-                loss = self._try_loss(batch, "batches") * weight
+                loss = self.try_loss(batch, "batches") * weight
                 if not bool(loss.isfinite()):
                     raise CuberError(
                         f"the loss of task {self.tasks} is {float(loss.detach())} after {self.epoch} epochs: "
@@ -80,63 +137,33 @@ class LayerwiseMethod(Method):
             if layer.parameter in totals
         }
 
-    def _layers_of(self, optimizer: Optimizer) -> Iterator[ProtectedLayer]:
-        """The layers that an optimizer trains, all or part of them, and that the last backward pass has reached."""
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for layer in self.layers.values():
-            if any(id(p) in held and p.grad is not None for p in layer.parameters):
-                yield layer
-
-    def _steps_straight(self, optimizer: Optimizer) -> bool:
-        """Whether a step goes where the gradient points: not with momentum, decay, preconditioning or several rates."""
-        if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
-            return False
-        (group,) = optimizer.param_groups
-        if group["momentum"] or group["weight_decay"] or group["maximize"]:
-            return False
-        held = set(map(id, group["params"]))
-        with_bias = (layer.parameters for layer in self.layers.values() if layer.with_bias)
-        return all((id(weight) in held) == (id(bias) in held) for weight, bias in with_bias)
-
-    def _require_held(self, optimizer: Optimizer, mark: str, what: str) -> None:
-        """Raise unless this optimizer and those before it train all parameters with such a mark in their names."""
-        groups = [group for known in (*self._wrapped, optimizer) for group in known.param_groups]
-        held = {id(parameter) for group in groups for parameter in group["params"]}
-        missing = [name for name, p in self.named_parameters() if mark in name and id(p) not in held]
-        if missing:
-            raise CuberError(
-                f"the optimizer lacks {len(missing)} {what} of this task, first '{missing[0]}': "
-                "build it from learner.parameters(), after begin_task, or wrap the one that has them first"
-            )
-
-    def _require_trained(self, verb: str) -> None:
-        """Raise if somebody has frozen a layer since the task began."""
-        for name in sorted(self._trained & self.layers.keys()):
-            if not self.layers[name].trains:
+    def require_trained(self, verb: str) -> None:
+        """Raise if a layer was frozen since the task began."""
+        for name in sorted(self.trained & self.layers.keys()):
+            if not self.layers[name].requires_grad:
                 raise CuberError(
                     f"{verb}: layer '{name}' was trained in this task and is frozen now, so that its gradient is not "
                     f"known: set requires_grad back before {verb}"
                 )
 
-    def _freeze(self) -> None:
-        self._freezer.thaw()
-        self._scan()
-        super()._freeze()
+    def freeze_parameters(self) -> None:
+        self._find_layers()
+        super().freeze_parameters()
         for layer in self.layers.values():
-            if not layer.trains:  # [W | b] moves as one: with a part of it frozen by somebody, so is the rest
-                self._freezer.freeze(layer.parameters)
+            if not layer.requires_grad:  # [W | b] changes as one: where a part is frozen, so is the rest
+                self.freezer.freeze(layer.parameters)
         if self.tasks and self.uncovered == "freeze":
-            self._freezer.freeze(map(self.model.get_parameter, self.uncovered_parameters))
+            self.freezer.freeze(map(self.model.get_parameter, self.uncovered_parameters))
 
-    def _scan(self) -> None:
-        """Find the layers; those known stay known, also while somebody has them frozen."""
+    def _find_layers(self) -> None:
+        """Scan the model; layers found before stay protected, also while they are frozen."""
         found = scan(self.model, exempt=head_parameters(self.model))
         known = {id(parameter) for layer in self.layers.values() for parameter in layer.parameters}
         self.uncovered_parameters = {
             name: why for name, why in found.uncovered.items() if id(self.model.get_parameter(name)) not in known
         }
         for name, layer in found.layers.items():
-            if name in self._bypassed:
+            if name in self.bypassed:
                 self._give_up(layer)
             elif name not in self.layers:
                 self._adopt(name, layer)
@@ -156,16 +183,16 @@ class LayerwiseMethod(Method):
         self._judge_uncovered()
 
     def _adopt(self, name: str, layer: ProtectedLayer) -> None:
-        if name in self._trained_around:
+        if name in self.untracked:
             raise CuberError(
-                f"layer '{name}' was frozen while earlier tasks were learnt, so what they need of it is not known: "
+                f"layer '{name}' was frozen while earlier tasks were learned, so what they need of it is not known: "
                 "keep it frozen, or let it train from the first task on"
             )
-        self.layers[name] = layer
+        layer = self.layers[name] = self.make_layer(layer)
         layer.attach(fused=any(isinstance(module, nn.TransformerEncoderLayer) for module in self.model.modules()))
 
     def _give_up(self, layer: ProtectedLayer) -> None:
-        """A weight is used, but not by calling its layer: nobody can see what it is multiplied with."""
+        """Count a weight as uncovered: it is used without calling its layer, so its inputs are not known."""
         for name, parameter in self.model.named_parameters():
             if any(parameter is part for part in layer.parameters):
                 self.uncovered_parameters[name] = "used without calling its layer"
@@ -178,19 +205,19 @@ class LayerwiseMethod(Method):
                 "freeze them yourself, or choose uncovered='freeze' or 'train'"
             )
 
-    def _first_look(self) -> None:
-        super()._first_look()
-        self._trained = {name for name, layer in self.layers.items() if layer.trains}
+    def try_sample(self) -> None:
+        super().try_sample()
+        self.trained = {name for name, layer in self.layers.items() if layer.requires_grad}
         called: set[str] = set()
         with observed(self.layers.values(), lambda layer, *_: called.add(layer.name)):
-            reached = self.mean_gradients(self._sample[:1])
+            reached = self.mean_gradients(self.sample[:1])
         for name in reached.keys() - called:
             layer = self.layers.pop(name)
             layer.detach()
-            self._bypassed.add(name)
+            self.bypassed.add(name)
             self._give_up(layer)
             if self.tasks and self.uncovered == "freeze":
-                self._freezer.freeze(layer.parameters)
+                self.freezer.freeze(layer.parameters)
         self._judge_uncovered()
         if not reached.keys() & called:
             raise CuberError(
@@ -198,18 +225,10 @@ class LayerwiseMethod(Method):
                 "its loss does not depend on them, or they are frozen"
             )
 
-    def _state(self) -> dict[str, Any]:
-        return super()._state() | {
-            "layers": {name: layer.with_bias for name, layer in self.layers.items()},
-            "trained": sorted(self._trained),
-            "bypassed": sorted(self._bypassed),
-            "trained_around": sorted(self._trained_around),
-        }
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        for name, with_bias in state["layers"].items():
+    def check_state(self, remembered: dict[str, Any]) -> None:
+        for name, with_bias in remembered["with_bias"].items():
             if name not in self.layers:
-                raise CuberError(f"layer '{name}' is protected in this state but frozen here: thaw it while loading")
+                raise CuberError(f"layer '{name}' is protected in this state but frozen here: unfreeze it to load")
             if with_bias != self.layers[name].with_bias:
                 was, now = ("trained", "frozen") if with_bias else ("frozen", "trained")
                 raise CuberError(
@@ -217,20 +236,16 @@ class LayerwiseMethod(Method):
                     "set its requires_grad back before the learner is made"
                 )
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._bypassed = set(state["bypassed"])
-        self._trained_around = set(state["trained_around"])
-        self._trained = set(state["trained"])
-        for name in self._bypassed & self.layers.keys():
+    def on_state_loaded(self) -> None:
+        for name in self.bypassed & self.layers.keys():
             self._give_up(layer := self.layers.pop(name))
             layer.detach()
 
-    def _leave_task(self) -> None:
+    def on_task_left(self) -> None:
         if self.task is not None:
             modules = {name for name, _ in self.model.named_modules()}
-            self._trained_around = modules - self.layers.keys()
-        super()._leave_task()
+            self.untracked = modules - self.layers.keys()
 
-    def _describe(self) -> list[str]:
+    def describe(self) -> list[str]:
         fate = {"freeze": "frozen after the first task", "train": "trained without protection", "error": ""}
         return [f"{name}: {fate[self.uncovered]} ({reason})" for name, reason in self.uncovered_parameters.items()]

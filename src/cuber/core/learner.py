@@ -1,4 +1,4 @@
-"""The moments of training at which a continual learner may act, and what all learners share."""
+"""The base class of all methods: the points of the training loop, and what every learner shares."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
-from torch.utils.hooks import RemovableHandle
+from torch.optim import Optimizer
 
 from cuber.core import batches
 from cuber.core.batches import Batch
-from cuber.core.checks import check_loss, check_task, check_trains
-from cuber.core.device import device_of, full_precision
+from cuber.core.checks import check_loss, check_task
+from cuber.core.device import device_of
 from cuber.core.freezing import Freezer, claim, release
-from cuber.core.optimizer_hooks import maximizes, minimized, unscale
+from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.settings import check_settings, setting, settings_of
 from cuber.core.snapshot import Snapshot
-from cuber.core.state_checks import check_saved
+from cuber.core.state import bytes_by_kind, check_state, declared, from_plain, moved, to_plain
 from cuber.errors import CuberError
-from cuber.layers import Normalization, Statistics, evaluation_mode, strip_gates
+from cuber.layers.gates import strip_gates
+from cuber.layers.normalization import Normalization, Statistics, evaluation_mode
 from cuber.networks.heads import heads_of, other_head_parameters
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -32,14 +32,25 @@ Forward = Callable[[nn.Module, Batch], Tensor]
 
 @dataclass(eq=False, repr=False)
 class Method:
-    """A learner around a model: call its verbs at the moments of training that they are named after.
+    """A learner around a model. Call ``begin_task``, ``end_epoch`` and ``end_task`` at these points of your loop.
 
-    A method of your own overrides the moments it cares about (``_start``, ``before_step`` when the gradients are there,
-    ``after_step``, ``end_epoch``, ``_finish``) and what it must remember (``_state``, ``_restore``, ``memory_bytes``).
+    A method of your own overrides what it needs of the section "For methods to override", and declares what it must
+    remember in ``remembered``. What it does not override is plain training.
+
+    Args:
+        model: any ``nn.Module``; it stays the same object.
+        norm_statistics: running statistics of batch norm, per task or per batch.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
     """
 
     joint: ClassVar[bool] = False
-    """Whether all tasks are learnt at once, from batches of ``(x, y, task)``."""
+    """Whether all tasks are learned at once, from batches of ``(x, y, task)``."""
+    remembered: ClassVar[dict[str, Any]] = {"statistics": list[dict[str, Tensor]]}
+    """Attribute -> type of what is kept between tasks; saved, loaded, moved to the model's device and counted."""
+    in_task: ClassVar[dict[str, Any]] = {}
+    """Attribute -> type of what is kept in the middle of a task only: saved and loaded, but not counted."""
+    kinds: ClassVar[dict[str, str]] = {}
+    """Attribute, or field of a remembered dataclass -> the name that ``memory_bytes`` counts it under."""
 
     model: nn.Module
     norm_statistics: str = setting(
@@ -48,43 +59,47 @@ class Method:
         choices=("task", "batch"),
     )
     forward: Forward | None = field(default=None, kw_only=True)
-    """``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` will not do."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         if not isinstance(self.model, nn.Module):
             raise CuberError(f"{type(self).__name__} takes an nn.Module, not a {type(self.model).__name__}")
-        # torch.compile wraps a model; what it compiles is inside, and that is what we hold on to.
+        # torch.compile wraps a model; the learner works on the model inside.
         self.model = getattr(self.model, "_orig_mod", self.model)
         claim(self.model, self)
-        strip_gates(self.model)  # a copy of a model comes with what the learner of the original had put there
-        self._freezer = Freezer(self.model)
+        strip_gates(self.model)  # a copy of a model comes with the gates of the original's learner
+        self.freezer = Freezer(self.model)
+        self.normalization = Normalization(self.model, self.norm_statistics)
+        self.optimizers = OptimizerHooks(self)
         self.tasks = 0
-        """How many tasks have been learnt."""
+        """Number of tasks learned."""
         self.task: int | None = None
-        """The task being learnt; None between tasks."""
+        """The task being learned; None between tasks."""
         self.at_once = 1
-        """How many tasks are learnt from one ``begin_task`` to its ``end_task``."""
+        """Number of tasks learned between one ``begin_task`` and its ``end_task``."""
         self.epoch = 0
         self.steps_per_epoch: int | None = None
-        """In the present task; None where nobody can know."""
+        """In the present task; None where the loader does not say."""
+        self.sample: list[Batch] = []
+        """The first samples of the present task."""
         self.statistics: list[Statistics] = []
-        self._shown: int | None = None
-        self._sample: list[Batch] = []
+        """Task -> its normalization statistics."""
+        self.shown_task: int | None = None
         self._loss_fn: LossFunction | None = None
-        self._wrapped: dict[Optimizer, list[RemovableHandle]] = {}
         self._resumed = self._detached = False
         self._views = 0
-        self._normalization = Normalization(self.model, self.norm_statistics)
 
-    # The moments of training
+    # For the training loop to call
 
     def begin_task(
         self, loader: Iterable[Batch], loss_fn: LossFunction | None = None, *, steps: int | None = None
     ) -> None:
-        """Before the first step of a task; ``loss_fn(output, target)`` is a mean over the batch.
+        """Call before the first step of a task.
 
-        ``steps`` is the number of steps in an epoch, where it is another than the number of batches in ``loader``.
+        Args:
+            loader: the task's training data; read several times.
+            loss_fn: ``loss_fn(output, target)``, a mean over the batch.
+            steps: number of steps in an epoch, where it is not ``len(loader)``.
         """
         self._require_attached("begin_task")
         batches.check_loader(loader, "begin_task")
@@ -92,175 +107,103 @@ class Method:
             raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
         if loss_fn is None and self.forward is None:
             raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
-        self._sample = self.take(loader)
+        self.sample = self.take(loader)
         self._loss_fn = loss_fn
         self.steps_per_epoch = batches.steps(loader) if steps is None else steps
-        self._normalization = Normalization(self.model, self.norm_statistics)
-        shown, statistics = self._shown, self._normalization.statistics()
+        self.normalization = Normalization(self.model, self.norm_statistics)
+        self._move_memory()
+        shown, statistics = self.shown_task, self.normalization.statistics()
         try:
-            self._show(self.tasks)
-            self._freeze()
-            self._first_look()
-            self._start()
+            self.show_task(self.tasks)
+            self.freezer.thaw()
+            self.freeze_parameters()
+            self.try_sample()
+            self.on_task_begin()
         except BaseException:
             self._leave_task()
-            self._freezer.thaw()
-            self._show(shown)
-            self._normalization.restore(statistics)
+            self.freezer.thaw()
+            self.show_task(shown)
+            self.normalization.restore(statistics)
             raise
         self.task, self.epoch = self.tasks, 0
 
     def wrap(self, optimizer: Optimizer) -> Optimizer:
-        """The same optimizer, whose steps this learner now sees; once per task, after ``begin_task``."""
+        """Let the learner act before and after each step of an optimizer; call once per task, after ``begin_task``.
+
+        Returns:
+            The same optimizer.
+        """
         self._require_task("wrap")
         if not isinstance(optimizer, Optimizer):
             raise CuberError(f"wrap takes a torch optimizer, not a {type(optimizer).__name__}")
-        if optimizer not in self._wrapped:
-            self._freezer.warn_of_thawed()
-            self._check_optimizer(optimizer)
-            if isinstance(optimizer, LBFGS) and not self._resumed:
-                # Its history belongs to the last task's loss, and would move what that task trained.
-                optimizer.state.clear()
-            self._wrapped[optimizer] = list(self._hooks(optimizer))
+        self.freezer.warn_of_thawed()
+        self.check_optimizer(optimizer)
+        self.optimizers.wrap(optimizer, resumed=self._resumed)
         return optimizer
 
-    def _hooks(self, optimizer: Optimizer) -> Iterator[RemovableHandle]:
-        """What sees the steps, for those moments that the method cares about: a step may take half a millisecond."""
-        if getattr(self.before_step, "__func__", None) is not Method.before_step:
-            yield optimizer.register_step_pre_hook(self._on_step)
-        if getattr(self.after_step, "__func__", None) is not Method.after_step:
-            yield optimizer.register_step_post_hook(self._after_step)
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Gradients are there, the step is not: change them."""
-
-    def added_loss(self, optimizer: Optimizer) -> Tensor | None:
-        """What these changes are the gradient of, at the present weights: for those who step with a closure."""
-        return None
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """The optimizer has changed the weights."""
-
     def end_epoch(self) -> None:
-        """After each pass over the task's training data."""
+        """Call after each pass over the task's training data."""
         self._require_task("end_epoch")
         self.epoch += 1
+        self.optimizers.forget_pending()
+        self.on_epoch_end()
 
     def end_task(self, loader: Iterable[Batch]) -> None:
-        """After the last step of a task, with the weights that are to be kept."""
+        """Call after the last step of a task, with the weights that are to be kept.
+
+        Args:
+            loader: the task's training data.
+        """
         self._require_task("end_task")
         self._require_attached("end_task")
         batches.check_loader(loader, "end_task")
-        if not self._wrapped:
+        if not len(self.optimizers):
             raise CuberError(
                 "end_task: no optimizer was wrapped in this task, so nothing was protected; "
                 "train with optimizer = learner.wrap(optimizer)"
             )
-        self._freezer.warn_of_thawed()
-        self._finish(loader)
-        self.statistics += [self._normalization.statistics()] * self.at_once
+        self.freezer.warn_of_thawed()
+        self.on_task_end(loader)
+        self.statistics += [self.normalization.statistics()] * self.at_once
         self.tasks += self.at_once
         self._leave_task()
-        self._show(self.tasks - 1)
-
-    # What trains, and how the model is seen
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What the present task trains, by name."""
-        return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
+        self.show_task(self.tasks - 1)
 
     def parameters(self) -> list[nn.Parameter]:
-        """What the present task trains: give it to the optimizer."""
+        """Return what the present task trains; build the optimizer from it."""
         return [parameter for _, parameter in self.named_parameters()]
 
     @contextmanager
     def as_task(self, task: int | None) -> Iterator[nn.Module]:
         """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
         if self._detached:
-            raise CuberError("this learner has let go of its model (detach): make a new one")
+            raise CuberError("this learner was detached from its model: make a new one")
         if task is not None:
             check_task(task, known=self.tasks + (self.at_once if self.task is not None else 0))
-        shown, statistics = self._shown, self._normalization.statistics()
+        shown, statistics = self.shown_task, self.normalization.statistics()
         self._views += 1
         try:
-            self._show(task)
+            self.show_task(task)
             yield self.model
         finally:
             self._views -= 1
-            self._show(shown)
-            self._normalization.restore(statistics)
+            self.show_task(shown)
+            self.normalization.restore(statistics)
 
     def snapshot(self) -> Snapshot:
-        """A copy of all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
+        """Copy all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
         return Snapshot(self)
 
     def detach(self) -> None:
-        """Let go of the model: it is as it was before, with the weights it has now."""
+        """Remove the learner from the model, which keeps its present weights."""
         self._leave_task()
-        self._freezer.thaw()
-        self._normalization.detach()
+        self.freezer.thaw()
+        self.normalization.detach()
         self._detached = True
         release(self.model)
 
-    # What is remembered
-
-    def state_dict(self) -> dict[str, Any]:
-        """A copy of everything the learner must remember, as plain values and tensors (not the model's weights)."""
-        return copy.deepcopy(self._state())
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "method": type(self).__name__,
-            "model": {name: list(p.shape) for name, p in self.model.named_parameters()},
-            "tasks": self.tasks,
-            "statistics": [dict(statistics) for statistics in self.statistics],
-            "task": self.task,
-            "epoch": self.epoch,
-            "steps_per_epoch": self.steps_per_epoch,
-            "sample": self._sample,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remember what another learner did; in the middle of a task, go on with ``resume_task``."""
-        self._require_attached("load_state_dict")
-        check_saved(state, self._state())
-        self._check_state(state)
-        self._leave_task()
-        self._freezer.thaw()
-        self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
-        self.steps_per_epoch = state["steps_per_epoch"]
-        self.statistics = [dict(statistics) for statistics in state["statistics"]]
-        self._sample = state["sample"]
-        self._restore(state)
-        self._show(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
-        if self.task is not None:
-            self._freeze()
-
-    def resume_task(self, loss_fn: LossFunction | None = None) -> None:
-        """Go on with a task in whose middle ``load_state_dict`` has put us."""
-        self._require_task("resume_task")
-        self._loss_fn, self._resumed = loss_fn, True
-
-    def memory_bytes(self) -> dict[str, int]:
-        """The bytes kept between tasks, by kind."""
-        heads = sum(head.nbytes for multi in heads_of(self.model) for head in multi.heads[: self.tasks].parameters())
-        statistics = {id(tensor): tensor.nbytes for kept in self.statistics for tensor in kept.values()}
-        return {"heads": heads, "statistics": sum(statistics.values())}
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
-        state = f"learning task {self.task}" if self.task is not None else f"{self.tasks} tasks learnt"
-        return "\n  ".join([f"{type(self).__name__}({values}): {state}", *self._describe()])
-
-    # What methods override or use
-
-    @property
-    def sample_size(self) -> int:
-        """How many of a new task's samples are looked at before it is learnt."""
-        return 256
-
     def loss(self, batch: Batch) -> Tensor:
-        """The loss of a batch, differentiable, at the weights that the model now shows."""
+        """Return the differentiable loss of a batch at the weights that the model now shows."""
         if self.forward is not None:
             return self.forward(self.model, batch)
         if not (isinstance(batch, list | tuple) and len(batch) == 2):
@@ -273,60 +216,195 @@ class Method:
 
     @property
     def loss_fn(self) -> LossFunction:
-        """The one that ``begin_task`` or ``resume_task`` was given."""
+        """The loss function that ``begin_task`` or ``resume_task`` was given."""
         if self._loss_fn is None:
             raise CuberError("the loss is not known after load_state_dict: call resume_task(loss_fn) first")
         return self._loss_fn
 
     @property
     def device(self) -> torch.device:
+        """The device of the model's first parameter."""
         return device_of(self.model)
 
-    def take(self, loader: Iterable[Batch]) -> list[Batch]:
-        """What is looked at of a new task's samples before it is learnt."""
-        return batches.take(loader, self.sample_size)
+    # Saving and loading
 
-    def _start(self) -> None:
-        """A task begins: the model shows it, what does not belong to it is frozen. Raise to call it off."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of everything the learner must remember, as plain values and tensors (not the weights)."""
+        names = self._declared_state(in_task=self.task is not None)
+        return copy.deepcopy(
+            {
+                "method": type(self).__name__,
+                "model": self._shapes(),
+                "tasks": self.tasks,
+                "task": self.task,
+                "epoch": self.epoch,
+                "steps_per_epoch": self.steps_per_epoch,
+                "sample": self.sample,
+                "remembered": {name: to_plain(getattr(self, name)) for name in names},
+            }
+        )
 
-    def _finish(self, loader: Iterable[Batch]) -> None:
-        """A task has been learnt: remember what must be. Raise before anything is changed."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where another learner was; in the middle of a task, call ``resume_task`` next.
 
-    def _weights_restored(self) -> None:
-        """A snapshot has put back what training had changed."""
+        Args:
+            state: what ``state_dict()`` returned.
+        """
+        self._require_attached("load_state_dict")
+        in_task = isinstance(state, dict) and state.get("task") is not None
+        names = self._declared_state(in_task=in_task)
+        check_state(state, type(self).__name__, self._shapes(), names)
+        self.check_state(state["remembered"])
+        self._leave_task()
+        self.freezer.thaw()
+        self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
+        self.steps_per_epoch, self.sample = state["steps_per_epoch"], state["sample"]
+        for name, kind in names.items():
+            setattr(self, name, from_plain(kind, state["remembered"][name], self.device))
+        self.on_state_loaded()
+        self.show_task(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
+        if self.task is not None:
+            self.freezer.thaw()
+            self.freeze_parameters()
 
-    def _check_state(self, state: dict[str, Any]) -> None:
-        """Raise unless the method's own part of a state dict is one that it can take over."""
+    def resume_task(self, loss_fn: LossFunction | None = None) -> None:
+        """Go on with the task in whose middle a loaded state was saved."""
+        self._require_task("resume_task")
+        self._loss_fn, self._resumed = loss_fn, True
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Take over the method's own part of a state dict."""
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the bytes kept between tasks, by kind."""
+        kinds = declared(type(self), "kinds")
+        heads = sum(head.nbytes for multi in heads_of(self.model) for head in multi.heads[: self.tasks].parameters())
+        total: dict[str, int] = {}
+        for name in self._declared_state(in_task=False):
+            for kind, size in bytes_by_kind(name, getattr(self, name), kinds).items():
+                total[kind] = total.get(kind, 0) + size
+        return {kind: size for kind, size in total.items() if size or kind == "statistics"} | {"heads": heads}
 
-    def _show(self, task: int | None) -> None:
-        """Let the model answer for a task."""
-        self._shown = task
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
+        state = f"learning task {self.task}" if self.task is not None else f"{self.tasks} tasks learned"
+        return "\n  ".join([f"{type(self).__name__}({values}): {state}", *self.describe()])
+
+    # For methods to override
+
+    def on_task_begin(self) -> None:
+        """A task begins: the model shows it, other tasks' parameters are frozen. Raise to refuse the task."""
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """The gradients are complete and the step is not made: change ``parameter.grad``."""
+
+    def added_loss(self, optimizer: Optimizer) -> Tensor | None:
+        """Return the term whose gradient ``before_step`` has added, for optimizers that step with a closure."""
+        return None
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The optimizer has changed the weights."""
+
+    def on_epoch_end(self) -> None:
+        """A pass over the training data has ended."""
+
+    def on_task_end(self, loader: Iterable[Batch]) -> None:
+        """A task has been learned: remember what later tasks need. Raise before anything is changed.
+
+        Args:
+            loader: the task's training data.
+        """
+
+    def show_task(self, task: int | None) -> None:
+        """Let the model answer for a task, with its head and normalization statistics; call ``super()`` first.
+
+        Args:
+            task: number of the task; None: the bare weights.
+        """
+        self.shown_task = task
         if task is None:
             return
         for multi_head in heads_of(self.model):
             multi_head.select_task(task)
         if task < len(self.statistics):
-            self._normalization.restore(self.statistics[task])
+            self.normalization.restore(self.statistics[task])
 
-    def _freeze(self) -> None:
-        """Stop the training of what is not the new task's to train: the heads of the others."""
-        self._freezer.thaw()
-        self._freezer.freeze(other_head_parameters(self.model, range(self.tasks, self.tasks + self.at_once)))
+    def freeze_parameters(self) -> None:
+        """Freeze what the new task must not train: the heads of other tasks; call ``super()`` first."""
+        self.freezer.freeze(other_head_parameters(self.model, range(self.tasks, self.tasks + self.at_once)))
 
-    def _check_optimizer(self, optimizer: Optimizer) -> None:
-        """Raise unless this optimizer trains what the task needs."""
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Iterate over what the present task trains, with names."""
+        return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise unless an optimizer can train the present task."""
         check_trains(optimizer, self.parameters())
 
-    def _describe(self) -> list[str]:
-        """Lines for ``repr`` on what the learner holds."""
+    def take(self, loader: Iterable[Batch]) -> list[Batch]:
+        """Return the samples of a new task that the learner computes with before training begins."""
+        return batches.take(loader, self.sample_size)
+
+    @property
+    def sample_size(self) -> int:
+        """Number of samples that ``take`` takes."""
+        return 256
+
+    def try_sample(self) -> None:
+        """Run the sample through model and loss: estimate normalization statistics, raise errors early."""
+        estimated = self.normalization.trained_layers(self.model)
+        with torch.no_grad(), evaluation_mode(self.model):
+            loss = self.try_loss(self.sample[0], "first batch")
+            if self.tasks and self.norm_statistics == "task" and estimated:
+                with self.normalization.estimating(estimated):
+                    for batch in self.sample[: max(1, len(self.sample) - 1)]:
+                        self.try_loss(batch, "batches")
+        check_loss(loss, self.tasks)
+
+    def check_state(self, remembered: dict[str, Any]) -> None:
+        """Raise unless the learner can load this part of a saved state."""
+
+    def on_state_loaded(self) -> None:
+        """All that is declared in ``remembered``, and in a task in ``in_task``, has been loaded."""
+
+    def on_weights_restored(self) -> None:
+        """A snapshot was restored."""
+
+    def on_task_left(self) -> None:
+        """A task has ended or was refused: drop what belongs to it."""
+
+    def describe(self) -> list[str]:
+        """Return lines that ``repr`` adds."""
         return []
+
+    def overrides(self, name: str) -> bool:
+        """Return whether this learner has its own version of a method of the base class."""
+        return getattr(getattr(self, name), "__func__", None) is not getattr(Method, name)
+
+    def try_loss(self, batch: Batch, which: str) -> Tensor:
+        """Return the loss of a batch; report whatever model and loss raise in one sentence."""
+        try:
+            return self.loss(batch)
+        except CuberError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise CuberError(
+                f"task {self.tasks}: the model and the loss cannot take the loader's {which}: {reason}"
+            ) from error
+
+    def _declared_state(self, *, in_task: bool) -> dict[str, Any]:
+        names = declared(type(self), "remembered")
+        return names | declared(type(self), "in_task") if in_task else names
+
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: list(parameter.shape) for name, parameter in self.model.named_parameters()}
+
+    def _move_memory(self) -> None:
+        """Move what is remembered to the device that the model was moved to."""
+        for name in self._declared_state(in_task=False):
+            setattr(self, name, moved(getattr(self, name), self.device))
 
     def _require_attached(self, verb: str) -> None:
         if self._detached:
-            raise CuberError("this learner has let go of its model (detach): make a new one")
+            raise CuberError("this learner was detached from its model: make a new one")
         if self._views:
             raise CuberError(f"{verb} inside as_task, which would then show the old task again: leave the block first")
         if torch.is_inference_mode_enabled():
@@ -337,64 +415,11 @@ class Method:
             raise CuberError(f"{verb} before begin_task: call begin_task(loader, loss_fn) first")
 
     def _leave_task(self) -> None:
-        for handles in self._wrapped.values():
-            for handle in handles:
-                handle.remove()
-        self._wrapped, self._sample = {}, []
-        self._resumed = False
-        self.task = None
-
-    def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            unscale(optimizer)
-            with full_precision(self.device), minimized(optimizer):
-                self.before_step(optimizer)
-            return None
-
-        # The gradients come into being inside the step (LBFGS asks for them many times): act there.
-        def guarded() -> Any:
-            loss = closure()
-            with full_precision(self.device), minimized(optimizer):
-                self.before_step(optimizer)
-                added = self.added_loss(optimizer)
-            if added is None or loss is None:
-                return loss
-            return loss - added if maximizes(optimizer) else loss + added
-
-        return (args[0],), {**kwargs, "closure": guarded}
-
-    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        with full_precision(self.device):
-            self.after_step(optimizer)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_wrapped": {}}  # the hooks stay with the optimizer of the original
+        self.optimizers.release()
+        self.on_task_left()
+        self.sample, self._resumed, self.task = [], False, None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if not self._detached:
             claim(self.model, self)
-
-    def _first_look(self) -> None:
-        """Try the new task's samples on the model: normalization statistics, and every error that would come."""
-        estimated = self._normalization.trained_layers(self.model)
-        with torch.no_grad(), evaluation_mode(self.model):
-            loss = self._try_loss(self._sample[0], "first batch")
-            if self.tasks and self.norm_statistics == "task" and estimated:
-                with self._normalization.estimating(estimated):
-                    for batch in self._sample[: max(1, len(self._sample) - 1)]:
-                        self._try_loss(batch, "batches")
-        check_loss(loss, self.tasks)
-
-    def _try_loss(self, batch: Batch, which: str) -> Tensor:
-        """The loss, where whatever the user's model and loss may raise becomes one sentence."""
-        try:
-            return self.loss(batch)
-        except CuberError:
-            raise
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise CuberError(
-                f"task {self.tasks}: the model and the loss cannot take the loader's {which}: {reason}"
-            ) from error

@@ -1,33 +1,176 @@
-"""Gradients as methods think of them: those of a loss that is minimized, on its own scale."""
+"""Everything that depends on the optimizer: hooks around its steps, closures, loss scaling, maximization.
+
+Methods see gradients of a loss that is minimized, on its own scale, once per step, whatever the optimizer does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import Optimizer
+from torch import nn
+from torch.optim import LBFGS, SGD, Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from cuber.core.device import full_precision
+from cuber.errors import CuberError
+
+if TYPE_CHECKING:
+    from cuber.core.learner import Method
 
 
-def unscale(optimizer: Optimizer) -> None:
-    """Do what a ``GradScaler`` leaves to a fused step."""
+class OptimizerHooks:
+    """Calls a method's ``before_step`` and ``after_step`` around the steps of the optimizers that it has wrapped."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self._handles: dict[Optimizer, list[RemovableHandle]] = {}
+        self._pending: dict[str, set[int]] = {}
+        """Layer -> the optimizers (by id) that hold a part of it and have not stepped since its gradient changed."""
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def wrap(self, optimizer: Optimizer, *, resumed: bool) -> None:
+        """Register hooks on an optimizer, once.
+
+        Args:
+            resumed: whether the task goes on from a saved state; then the optimizer's own state belongs to it.
+        """
+        if optimizer in self._handles:
+            return
+        if isinstance(optimizer, LBFGS) and not resumed:
+            optimizer.state.clear()  # its history belongs to the loss of the last task
+        handles = []
+        # A step of a small network takes half a millisecond: no hook that does nothing.
+        if self._method.overrides("before_step"):
+            handles.append(optimizer.register_step_pre_hook(self._before))
+        if self._method.overrides("after_step"):
+            handles.append(optimizer.register_step_post_hook(self._after))
+        self._handles[optimizer] = handles
+
+    def release(self) -> None:
+        """Remove all hooks."""
+        for handles in self._handles.values():
+            for handle in handles:
+                handle.remove()
+        self._handles, self._pending = {}, {}
+
+    def require_parameters(self, optimizer: Optimizer, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Raise unless this optimizer, or one wrapped before, holds all the named parameters."""
+        held = {id(p) for known in (*self._handles, optimizer) for p in parameters_of(known)}
+        missing = [name for name, parameter in parameters if id(parameter) not in held]
+        if missing:
+            raise CuberError(
+                f"the optimizer lacks {len(missing)} parameters that this task adds, first '{missing[0]}': "
+                "build it from learner.parameters(), after begin_task, or wrap the one that has them first"
+            )
+
+    def is_first(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer was wrapped before all others."""
+        return optimizer is next(iter(self._handles), optimizer)
+
+    def owns_change(self, optimizer: Optimizer, layer: Any) -> bool:
+        """Return whether this optimizer is the one at whose step the gradient of ``layer`` has to be changed.
+
+        Where several optimizers hold parts of one layer, its gradient changes once, when the first of them steps.
+        """
+        if len(self._handles) < 2:
+            return True
+        pending = self._pending.setdefault(layer.name, set())
+        if id(optimizer) in pending:
+            pending.remove(id(optimizer))
+            return False
+        own = set(map(id, layer.parameters))
+        others = [other for other in self._handles if other is not optimizer]
+        self._pending[layer.name] = {id(other) for other in others if own & set(map(id, parameters_of(other)))}
+        return True
+
+    def forget_pending(self) -> None:
+        """Expect all optimizers to see new gradients."""
+        self._pending = {}
+
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            _unscale(optimizer)
+            with full_precision(self._method.device), _minimized(optimizer):
+                self._method.before_step(optimizer)
+            return None
+
+        # The gradients appear inside the step (LBFGS evaluates the closure many times): act there.
+        def guarded() -> Any:
+            loss = closure()
+            self.forget_pending()
+            with full_precision(self._method.device), _minimized(optimizer):
+                self._method.before_step(optimizer)
+                added = self._method.added_loss(optimizer)
+            if added is None or loss is None:
+                return loss
+            return loss - added if _maximizes(optimizer) else loss + added
+
+        return (args[0],), {**kwargs, "closure": guarded}
+
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        with full_precision(self._method.device):
+            self._method.after_step(optimizer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handles": {}, "_pending": {}}  # hooks stay with the optimizers of the original
+
+
+def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+    """Iterate over the parameters of all groups."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def check_trains(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Raise unless an optimizer trains any of ``parameters``."""
+    ours = set(map(id, parameters))
+    if not any(id(parameter) in ours for parameter in parameters_of(optimizer)):
+        raise CuberError(
+            "the optimizer trains nothing of what this task trains: build it from learner.parameters(), "
+            "after begin_task"
+        )
+
+
+def is_plain_sgd(optimizer: Optimizer) -> bool:
+    """Return whether a step adds ``-lr * grad``: SGD in one group, without momentum, decay or maximization."""
+    if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
+        return False
+    (group,) = optimizer.param_groups
+    return not (group["momentum"] or group["weight_decay"] or group["maximize"])
+
+
+def largest_rate(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> float:
+    """Return the largest learning rate that an optimizer has for any of ``parameters``."""
+    if len(optimizer.param_groups) == 1:
+        return float(optimizer.param_groups[0].get("lr", 0))
+    own = set(map(id, parameters))
+    groups = [group for group in optimizer.param_groups if any(id(p) in own for p in group["params"])]
+    return max((float(group.get("lr", 0)) for group in groups), default=0.0)
+
+
+def _unscale(optimizer: Optimizer) -> None:
+    """Divide gradients by the loss scale that a ``GradScaler`` leaves to fused optimizers."""
     scale = getattr(optimizer, "grad_scale", None)
     if scale is None:
         return
-    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+    for parameter in parameters_of(optimizer):
         if parameter.grad is not None:
             parameter.grad.div_(scale.to(parameter.grad.device))
     optimizer.grad_scale = None  # type: ignore[attr-defined]
 
 
-def maximizes(optimizer: Optimizer) -> bool:
-    """Whether any of its steps go up, so that gradients are those of minus the loss."""
+def _maximizes(optimizer: Optimizer) -> bool:
     return any(group.get("maximize") for group in optimizer.param_groups)
 
 
-def minimized(optimizer: Optimizer) -> AbstractContextManager[None]:
-    """While open, gradients are those of what is minimized, whichever way the optimizer goes."""
-    return _negated(optimizer) if maximizes(optimizer) else nullcontext()
+def _minimized(optimizer: Optimizer) -> Any:
+    """While open, gradients are those of what is minimized, also where the optimizer maximizes."""
+    return _negated(optimizer) if _maximizes(optimizer) else nullcontext()
 
 
 @contextmanager

@@ -88,19 +88,19 @@ class ReplayMethod(Method):
             return
         count = sum(batches.size(batch) for _, batch in drawn)
         for task, batch in drawn:
-            self._show(task)
+            self.show_task(task)
             yield self.loss(batch) * (batches.size(batch) / count)
 
     def _can_mix(self) -> bool:
         """Whether nothing but a sample's own head makes one task's answer different from another's."""
-        common = not self._normalization.layers or self.norm_statistics == "batch"
+        common = not self.normalization.layers or self.norm_statistics == "batch"
         return common and self.forward is None and can_mix(self.model)
 
     @contextmanager
     def _old_tasks_shown(self) -> Iterator[None]:
         """While open, any task may be shown: statistics do not move, and the present task's are back afterwards."""
-        shown, statistics = self._shown, self._normalization.statistics()
-        moving = [layer for layer in self._normalization.layers.values() if layer.training]
+        shown, statistics = self.shown_task, self.normalization.statistics()
+        moving = [layer for layer in self.normalization.layers.values() if layer.training]
         for layer in moving:
             layer.training = False
         try:
@@ -108,29 +108,29 @@ class ReplayMethod(Method):
         finally:
             for layer in moving:
                 layer.training = True
-            self._show(shown)
-            self._normalization.restore(statistics)
+            self.show_task(shown)
+            self.normalization.restore(statistics)
 
-    def _start(self) -> None:
+    def on_task_begin(self) -> None:
         if self.tasks == 0:
             # Seeded by the user's own seed, without drawing from it; and not the same numbers as those drawn from it.
             self._generator.manual_seed(random.Random(f"replay {torch.initial_seed()}").getrandbits(63))
         if self.memory:
             check_dense(self.model, type(self).__name__)
-            for batch in self._sample:
-                check_alike(self._sample[0], batch)
+            for batch in self.sample:
+                check_alike(self.sample[0], batch)
 
-    def _finish(self, loader: Iterable[Batch]) -> None:
+    def on_task_end(self, loader: Iterable[Batch]) -> None:
         if self.memory:
             self.remember(loader)
 
-    def _freeze(self) -> None:
+    def freeze_parameters(self) -> None:
         """The heads of tasks that are replayed train too."""
-        self._freezer.thaw()
-        self._freezer.freeze(other_head_parameters(self.model, {self.tasks, *self.episodic_memory.sizes}))
+        self.freezer.thaw()
+        self.freezer.freeze(other_head_parameters(self.model, {self.tasks, *self.episodic_memory.sizes}))
 
-    def _check_optimizer(self, optimizer: Optimizer) -> None:
-        super()._check_optimizer(optimizer)
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        super().check_optimizer(optimizer)
         if self.memory and isinstance(optimizer, LBFGS):
             raise CuberError(
                 f"{type(self).__name__} replays other samples at every step, which LBFGS cannot follow: "
@@ -158,6 +158,6 @@ class ReplayMethod(Method):
     def memory_bytes(self) -> dict[str, int]:
         return {"samples": self.episodic_memory.nbytes, **super().memory_bytes()}
 
-    def _describe(self) -> list[str]:
+    def describe(self) -> list[str]:
         sizes = self.episodic_memory.sizes.items()
         return [f"{count} samples of task {task} in memory" for task, count in sizes]

@@ -37,7 +37,7 @@ class Snapshot:
         present = self._tensors | self._changing()
         for name, copy in self._copies.items():
             present[name].copy_(copy)
-        self._learner._weights_restored()
+        self._learner.on_weights_restored()
 
     def _changing(self) -> dict[str, Tensor]:
         buffers = {f"buffer {name}": buffer for name, buffer in self._learner.model.named_buffers()}

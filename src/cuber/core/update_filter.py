@@ -39,7 +39,7 @@ class ModulatedSteps(LayerwiseMethod):
         if self.tasks == 0:
             return
         straight = self._steps_straight(optimizer)
-        for layer in self._layers_of(optimizer):
+        for layer in self.layers_of(optimizer):
             if straight:
                 layer.set_gradient(self.modulate(layer, layer.gradient()))
             elif layer.name not in self._before:  # LBFGS asks for gradients many times in a step

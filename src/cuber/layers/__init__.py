@@ -13,16 +13,15 @@ from cuber.layers.normalization import (
     normalized_by_batch,
 )
 from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
-from cuber.layers.product import ProjectedProduct
-from cuber.layers.protected import ProtectedLayer, observed
+from cuber.layers.protected import BACKENDS, ProtectedLayer, observed
 from cuber.layers.rule import Rule, register
 from cuber.layers.scan import Scan, scan
 from cuber.layers.wiring import Wiring
 
 __all__ = [
+    "BACKENDS",
     "Gate",
     "Normalization",
-    "ProjectedProduct",
     "ProtectedLayer",
     "Rule",
     "Scan",

@@ -57,11 +57,11 @@ class EWC(Method):
 
     # The algorithm
 
-    def _start(self) -> None:
+    def on_task_begin(self) -> None:
         self._trained = [name for name, _ in self.named_parameters()]
         self._follow()
         if self.labels == "model":
-            self._relabelled(self._sample[:1])  # better told now than after the training
+            self._relabelled(self.sample[:1])  # better told now than after the training
 
     def _follow(self) -> None:
         """Go to the device that the model has gone to."""
@@ -89,7 +89,7 @@ class EWC(Method):
                 if name in self.importance and id(parameter) in held:
                     yield name, parameter
 
-    def _finish(self, loader: Iterable[Batch]) -> None:
+    def on_task_end(self, loader: Iterable[Batch]) -> None:
         for name in self._trained:
             if not self.model.get_parameter(name).requires_grad:
                 raise CuberError(
@@ -99,7 +99,7 @@ class EWC(Method):
         samples = batches.take(loader, self.samples)
         if self.labels == "model":
             samples = self._relabelled(samples)
-        fisher = fisher_diagonal(self.model, lambda batch: self._try_loss(batch, "batches"), samples)
+        fisher = fisher_diagonal(self.model, lambda batch: self.try_loss(batch, "batches"), samples)
         for name, values in fisher.items():
             if not bool(values.isfinite().all()):
                 raise CuberError(

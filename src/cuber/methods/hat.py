@@ -59,7 +59,7 @@ class HAT(ModulatedSteps):
 
     # The algorithm
 
-    def _start(self) -> None:
+    def on_task_begin(self) -> None:
         if self.steps_per_epoch is None:
             raise CuberError("HAT must know how long an epoch is, and this loader has no length: begin_task(steps=...)")
         self._anneal(step=0)
@@ -126,7 +126,7 @@ class HAT(ModulatedSteps):
         super().end_epoch()
         self._anneal(step=0)
 
-    def _finish(self, loader: Iterable[Batch]) -> None:
+    def on_task_end(self, loader: Iterable[Batch]) -> None:
         run = self._passing()
         if not bool((loss := run()).isfinite()):
             raise CuberError(f"task {self.task}: the loss is {float(loss)} at the end; lower the learning rate")
@@ -161,11 +161,11 @@ class HAT(ModulatedSteps):
 
     def _passing(self) -> Callable[..., Tensor]:
         """Runs two samples through the model to their loss; the whole first batch, where it cannot be cut."""
-        few = batches.first(self._sample[0], 2)
+        few = batches.first(self.sample[0], 2)
         try:
             self._pass(few)
         except Exception:
-            few = self._sample[0]
+            few = self.sample[0]
         return partial(self._pass, few)
 
     @torch.no_grad()
@@ -178,8 +178,8 @@ class HAT(ModulatedSteps):
 
     # How the model is seen, and what trains
 
-    def _show(self, task: int | None) -> None:
-        super()._show(task)
+    def show_task(self, task: int | None) -> None:
+        super().show_task(task)
         if task is not None and task == self.task:
             self._show_embeddings(self._learning, self._annealed)
         else:
@@ -195,8 +195,8 @@ class HAT(ModulatedSteps):
             for name, embedding in self._learning.items():
                 yield f"{name}.attention", embedding
 
-    def _check_optimizer(self, optimizer: Optimizer) -> None:
-        super()._check_optimizer(optimizer)
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        super().check_optimizer(optimizer)
         self._require_held(optimizer, ".attention", "task embeddings")
 
     def detach(self) -> None:
@@ -238,9 +238,9 @@ class HAT(ModulatedSteps):
         kept = [*embeddings, *self.units.values(), *self.inputs.values()]
         return {"attention": sum(tensor.nbytes for tensor in kept), **super().memory_bytes()}
 
-    def _describe(self) -> list[str]:
+    def describe(self) -> list[str]:
         lines = [f"{name}: {int((u > 0.5).sum())} of {len(u)} units taken" for name, u in self.units.items()]
-        return lines + super()._describe()
+        return lines + super().describe()
 
 
 def _precise(parameter: Tensor) -> Tensor:

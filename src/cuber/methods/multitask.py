@@ -79,7 +79,7 @@ class Multitask(Method):
                     f"{len(multi_head.heads)} heads: name all tasks in classes_per_task"
                 )
 
-    def _describe(self) -> list[str]:
+    def describe(self) -> list[str]:
         return [f"tasks 0 to {self.at_once - 1}, all at once"] if self.task is not None else []
 
     def _state(self) -> dict[str, Any]:

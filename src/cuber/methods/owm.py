@@ -54,7 +54,7 @@ class OWM(ModulatedSteps):
 
     # The algorithm
 
-    def _start(self) -> None:
+    def on_task_begin(self) -> None:
         for name in self.layers:  # a list of the wrong length is better told now than after the training
             self._alphas(name)
         self._invert()
@@ -72,7 +72,7 @@ class OWM(ModulatedSteps):
         projector = self._projectors.get(layer.name)
         return change if projector is None else (change.to(projector.dtype) @ projector).to(change.dtype)
 
-    def _finish(self, loader: Iterable[Batch]) -> None:
+    def on_task_end(self, loader: Iterable[Batch]) -> None:
         inputs = self._look(loader)
         grown = {name: self._grown(name, seen.gram) for name, seen in inputs.items() if seen.gram.count}
         self.memory |= grown

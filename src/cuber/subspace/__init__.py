@@ -1,24 +1,23 @@
-"""The mathematics on plain tensors: nothing in this room knows what a network is.
+"""The mathematics on plain tensors, without networks.
 
-Conventions of the whole room: a weight or a gradient is ``out x d``, a batch of input vectors ``m x d`` (one
-per row), a basis ``d x K`` with orthonormal columns.
+A weight or gradient is ``out x d``, a batch of input vectors ``m x d`` (one per row), a basis ``d x K`` with
+orthonormal columns.
 """
 
+from cuber.subspace.constraint import Anchor, Constraint
 from cuber.subspace.exact import NUMBERS_AT_ONCE, in_float64
-from cuber.subspace.gradient import PrunedGradient
 from cuber.subspace.gram import Gram
-from cuber.subspace.held import ROUNDING, Held, PartlyHeld, Reading
-from cuber.subspace.penalty import NormRestraint, Restraint, SquaredRestraint, energy_weights
-from cuber.subspace.pool import HIGHEST_THRESHOLD, Pool
-from cuber.subspace.projection import Projector
-from cuber.subspace.regimes import (
+from cuber.subspace.memory import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
     NO_FORGETTING,
+    LayerMemory,
+    PrunedGradient,
     Regime,
-    decide_regimes,
-    projection_ratios,
 )
+from cuber.subspace.penalty import NormPenalty, Penalty, SquaredPenalty, energy_weights
+from cuber.subspace.pool import HIGHEST_THRESHOLD, Pool
+from cuber.subspace.projection import Projector
 from cuber.subspace.scaling import LearnedScaling, Scaling, supports_of
 
 __all__ = [
@@ -27,23 +26,20 @@ __all__ = [
     "HIGHEST_THRESHOLD",
     "NO_FORGETTING",
     "NUMBERS_AT_ONCE",
-    "ROUNDING",
+    "Anchor",
+    "Constraint",
     "Gram",
-    "Held",
+    "LayerMemory",
     "LearnedScaling",
-    "NormRestraint",
-    "PartlyHeld",
+    "NormPenalty",
+    "Penalty",
     "Pool",
     "Projector",
     "PrunedGradient",
-    "Reading",
     "Regime",
-    "Restraint",
     "Scaling",
-    "SquaredRestraint",
-    "decide_regimes",
+    "SquaredPenalty",
     "energy_weights",
     "in_float64",
-    "projection_ratios",
     "supports_of",
 ]

@@ -1,7 +1,7 @@
-"""What holds a weight back while it may move in old tasks' subspaces.
+"""Penalties on the displacement of a weight along directions that old tasks in regime 3 own.
 
-A weight's change comes in the coordinates of the columns along which it may have moved, C: out x f. Each old task owns
-some of them, and what is restrained is its part of C; only along ``movable`` columns is the weight pulled.
+A displacement ``D`` (out x f) is given along the f columns that were free when the task began. Each old task owns some
+of them. Only ``movable`` columns, those still free, are pulled back.
 """
 
 from __future__ import annotations
@@ -14,69 +14,87 @@ from torch import Tensor
 from cuber.subspace.gram import Gram
 
 
-class Restraint(Protocol):
-    """The penalties of several old tasks on the change of one weight, which look at the change together."""
+class Penalty(Protocol):
+    """The sum of the penalties of several old tasks."""
 
     tasks: int
 
-    def value(self, moved: Tensor) -> Tensor:
-        """The sum of the penalties for C."""
+    def value(self, displacement: Tensor) -> Tensor:
+        """Return the penalty."""
 
-    def pull(self, moved: Tensor) -> Tensor:
-        """Its gradient, out x f."""
+    def gradient(self, displacement: Tensor) -> Tensor:
+        """Return its gradient, out x f."""
+
+    def strength(self, lam: float, lr: float) -> float:
+        """Return ``lam``, or less where a step of ``lr`` would go past the minimum of the penalty."""
 
 
-class NormRestraint:
-    """``||C_j||_F`` for each task: a pull of constant size.
+class NormPenalty:
+    """``sum over j of ||D_j||_F``, as printed in the paper. Its gradient at 0 is taken to be 0.
 
-    The norm has no gradient at 0, where 0 is taken: nothing has moved, nothing pulls.
+    Args:
+        owned: which task owns which column, tasks x f.
+        movable: which columns are still free, f.
+        start: the weight along the columns when the task began, out x f; displacements below its rounding are 0.
     """
 
-    def __init__(self, owned: Tensor, movable: Tensor, like: Tensor) -> None:
+    def __init__(self, owned: Tensor, movable: Tensor, start: Tensor) -> None:
         self.tasks = len(owned)
-        self._owned = owned.to(like)
-        self._pulled = self._owned * movable.to(like)
+        self._owned = owned.to(start)
+        self._pulled = self._owned * movable.to(start)
+        self._rounding = self._squares(torch.finfo(start.dtype).eps * start)
 
-    def value(self, moved: Tensor) -> Tensor:
-        return self._squares(moved).sqrt().sum()
+    def value(self, displacement: Tensor) -> Tensor:
+        return self._squares(displacement).sqrt().sum()
 
-    def pull(self, moved: Tensor) -> Tensor:
-        squares = self._squares(moved)
-        inverse = squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt()
-        return moved * (inverse @ self._pulled)
+    def gradient(self, displacement: Tensor) -> Tensor:
+        squares = self._squares(displacement)
+        inverse = torch.where(squares > self._rounding, squares.rsqrt(), 0.0)
+        return displacement * (inverse @ self._pulled)
 
-    def _squares(self, moved: Tensor) -> Tensor:
-        return self._owned @ moved.square().sum(0)
+    def strength(self, lam: float, lr: float) -> float:
+        return lam
+
+    def _squares(self, displacement: Tensor) -> Tensor:
+        return self._owned @ displacement.square().sum(0)
 
 
-class SquaredRestraint:
-    """``tr(C Q C')``, Q being the sum over tasks of 1 at its columns, or of its ``energy_weights``."""
+class SquaredPenalty:
+    """``tr(D Q D')``, where Q sums over tasks 1 at their columns, or their ``energy_weights``.
 
-    def __init__(self, owned: Tensor, movable: Tensor, like: Tensor, energies: list[Tensor] | None = None) -> None:
+    Args:
+        owned, movable, start: as for :class:`NormPenalty`.
+        energies: per task, its weights at the columns that it owns.
+    """
+
+    def __init__(self, owned: Tensor, movable: Tensor, start: Tensor, energies: list[Tensor] | None = None) -> None:
         self.tasks = len(owned)
-        if energies is None:
-            self._weights = owned.sum(0).to(like)
-        else:
-            self._weights = like.new_zeros(len(movable), len(movable))
+        self._weights = owned.sum(0).to(start)
+        if energies is not None:
+            self._weights = start.new_zeros(len(movable), len(movable))
             for columns, weights in zip(owned, energies, strict=True):
                 own = columns.nonzero().flatten()
-                self._weights[own.unsqueeze(1), own] += weights.to(like)
-        self._pulled = 2 * movable.to(like)
+                self._weights[own.unsqueeze(1), own] += weights.to(start)
+        self._pulled = self._weights * (2 * movable.to(start))
 
-    def value(self, moved: Tensor) -> Tensor:
-        return (moved * self._weighted(moved)).sum()
+    def value(self, displacement: Tensor) -> Tensor:
+        return (displacement * self._times(displacement, self._weights)).sum()
 
-    def pull(self, moved: Tensor) -> Tensor:
-        return self._weighted(moved) * self._pulled
+    def gradient(self, displacement: Tensor) -> Tensor:
+        return self._times(displacement, self._pulled)
 
-    def _weighted(self, moved: Tensor) -> Tensor:
-        return moved * self._weights if self._weights.dim() == 1 else moved @ self._weights
+    def strength(self, lam: float, lr: float) -> float:
+        return min(lam, 1 / max(2 * lr * self.tasks, 1e-12))
+
+    @staticmethod
+    def _times(displacement: Tensor, weights: Tensor) -> Tensor:
+        return displacement * weights if weights.dim() == 1 else displacement @ weights
 
 
 def energy_weights(gram: Gram, basis: Tensor) -> Tensor:
-    """How much the task's answers change with its weights, direction by direction: ``B' M B``, the largest 1.
+    """Return ``B' M B``, scaled so that its largest eigenvalue is 1.
 
-    ``tr(D M D')`` is the summed squared change of what the layer answers to the inputs that M was made of.
+    ``tr(D M D')`` is the summed squared change of the layer's outputs for the inputs that ``M`` was computed from.
     """
     energy = gram.within(basis)
     largest = torch.linalg.eigvalsh(energy)[-1:].clamp_min(torch.finfo(energy.dtype).tiny)

@@ -10,14 +10,16 @@ from torch import Tensor
 from cuber.subspace.gram import Gram
 
 HIGHEST_THRESHOLD = 0.999
-"""Asking for all of the energy would ask for the rounding noise too."""
+"""Thresholds above count as this: the rest of the energy may be rounding."""
 
 
 @dataclass
 class Pool:
-    """A basis (d x K) and, for every task, which of its columns span the task's input subspace.
+    """Basis vectors of all tasks, each stored once.
 
-    Old bases are stored once, however many tasks use them: ``owners`` is tasks x K, boolean.
+    Args:
+        basis: d x K, orthonormal columns.
+        owners: tasks x K, boolean: the columns that span each task's input subspace.
     """
 
     basis: Tensor
@@ -25,7 +27,7 @@ class Pool:
 
     @classmethod
     def empty(cls, dimension: int, tasks: int = 0, *, like: Tensor) -> Pool:
-        """A pool without columns, of which ``tasks`` earlier tasks own nothing."""
+        """Return a pool without columns, after ``tasks`` tasks that own nothing, for a weight ``like``."""
         dtype = torch.promote_types(like.dtype, torch.float32)
         basis = torch.zeros(dimension, 0, dtype=dtype, device=like.device)
         return cls(basis, torch.zeros(tasks, 0, dtype=torch.bool, device=like.device))
@@ -44,28 +46,38 @@ class Pool:
         return self.owners.shape[0]
 
     def basis_of(self, task: int) -> Tensor:
-        """``B_j``: the basis of one task's subspace."""
+        """Return ``B_j``, the basis of one task's subspace."""
         return self.columns(self.owners[task])
 
     def columns(self, chosen: Tensor) -> Tensor:
-        """Some columns of the basis; all of them without a copy."""
+        """Return some columns of the basis; all of them without a copy."""
         return self.basis if bool(chosen.all()) else self.basis[:, chosen]
 
-    def follow(self, weight: Tensor) -> None:
-        """Go to the device that the weight has gone to."""
-        self.basis, self.owners = self.basis.to(weight.device), self.owners.to(weight.device)
+    def projection_ratios(self, gradient: Tensor) -> list[float]:
+        """Return ``||proj_j(g)|| / ||g||`` for every old task j (definition 1), from one product with the pool."""
+        norm = gradient.norm()
+        if norm == 0 or self.size == 0:
+            return [0.0] * self.tasks
+        energies = (gradient.to(self.basis.dtype) @ self.basis).square().sum(0)
+        # Task by task, not as one product, which rounds equal rows differently: ties are broken by order.
+        explained = torch.stack([(owned * energies).sum() for owned in self.owners])
+        return (explained.sqrt() / norm).tolist()
 
     def add_task(self, gram: Gram | None, threshold: float) -> None:
-        """Let a new task own what explains the fraction ``threshold`` of its energy, old columns and new ones.
+        """Add the next task, which owns the old columns and new directions that explain most of its input energy.
 
-        Old columns' and new directions' energies are sorted together and the largest taken until they reach the
-        threshold. ``None`` (a layer that the task never reaches) owns nothing.
+        The energies of old columns and new directions are sorted together; the largest are taken until they reach the
+        threshold.
+
+        Args:
+            gram: of the task's input vectors; None where the task does not reach the layer: it owns nothing.
+            threshold: fraction of the energy to reach.
         """
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
-        fresh = self.basis[:, :0]
+        new = self.basis[:, :0]
         if gram is not None and gram.count and gram.energy > 0:
-            taken, fresh = self._explain(gram, min(threshold, HIGHEST_THRESHOLD))
-        self.basis = torch.cat([self.basis, fresh], dim=1)
+            taken, new = self._explain(gram, min(threshold, HIGHEST_THRESHOLD))
+        self.basis = torch.cat([self.basis, new], dim=1)
         grown = torch.zeros(self.tasks + 1, self.size, dtype=torch.bool, device=self.owners.device)
         grown[:-1, : len(taken)] = self.owners
         grown[-1, : len(taken)] = taken
@@ -81,5 +93,5 @@ class Pool:
         chosen = order[:enough]
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
         taken[chosen[chosen < self.size].to(taken.device)] = True
-        fresh = residual.directions(int((chosen >= self.size).sum()))
-        return taken, fresh.to(self.basis)
+        new = residual.directions(int((chosen >= self.size).sum()))
+        return taken, new.to(self.basis)

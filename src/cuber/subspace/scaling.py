@@ -1,11 +1,8 @@
-"""The scaled weight projection: how a new task reads what old ones have learnt."""
+"""The scaled weight projection: how a new task reuses what old tasks have learned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,122 +10,107 @@ from torch import Tensor, nn
 from cuber.subspace.exact import in_float64
 
 WORTHWHILE = 0.75
-"""Supports may have at most so many times as many columns in all as S has."""
+"""Supports are used where they have at most this many times the columns of the pool."""
 
 
 @dataclass
 class LearnedScaling:
-    """What is kept of a scaling: the old tasks it is about, and the factors of S."""
+    """What is kept of a scaling: the old tasks that it scales, and its factors."""
 
     tasks: list[int]
     matrix: Tensor
     supports: list[Tensor]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.matrix, *self.supports))
 
-
-@dataclass(eq=False)
 class Scaling:
-    """``W~ = W + sum over j of (W B_j) A_j B_j'``. Every A_j starts at 0, so W~ starts at W.
+    """``W~ = W + sum over j of (W B_j) A_j B_j'``. Every ``A_j`` starts at 0, so ``W~`` starts at ``W``.
 
-    All B_j are columns of one pool. With U for those that any of the tasks owns, ``W~ = W + (W U) S U'``, and S, the
-    sum of the A_j, each at its columns, is what is learnt. Where tasks overlap their A_j have the same gradient and
-    take the same steps: an entry that n of them share moves n times as far. So does that of ``S = root * M`` with
-    ``root = sqrt(n)`` under gradient descent on M, whose gradient has the norm that those of all A_j have together.
+    All ``B_j`` are columns of one pool ``U``, so ``W~ = W + (W U) S U'``, where S is the sum of the ``A_j``, each at
+    its columns. Where tasks share columns their ``A_j`` have the same gradient. Gradient descent on ``M``, with
+    ``S = share * M`` and ``share = sqrt(n)`` at entries that n tasks share, makes the steps of gradient descent on all
+    ``A_j``.
 
-    The gradient of A_j, ``(W B_j)' G B_j``, has no part outside the rows of ``W B_j``. Where these are few, and move
-    along few columns, so is what there is of A_j to learn. Then ``A_j = support M_j``: orthonormal coordinates are as
-    good as A_j's own. M has all M_j below each other, and no entry belongs to more than one task.
+    With few outputs, ``A_j = support_j M_j`` with orthonormal supports: the gradient ``(W B_j)' G B_j`` of ``A_j`` has
+    no part outside the rows of ``W B_j``. M then has all ``M_j`` below each other, and shares nothing.
+
+    Args:
+        basis: U, d x K.
+        owned: which columns make up each ``B_j``, tasks x K.
+        supports: K x q_j for each task, or none.
+        like: the weight, for dtype and device.
+        matrix: M, if it has been learned.
     """
 
-    basis: Tensor
-    """U: d x K."""
-    owned: Tensor
-    """Which of the columns make up each B_j: tasks x K."""
-    matrix: nn.Parameter
-    """M: q x K."""
-    supports: list[Tensor]
-    """For each task, K x q_j, orthonormal, within its columns; none where ``root * M`` is S itself."""
-
-    @classmethod
-    def identity(cls, basis: Tensor, owned: Tensor, supports: Sequence[Tensor] = (), *, like: Tensor) -> Scaling:
-        """A scaling that changes nothing yet, for a weight such as ``like``."""
-        rows = sum(support.shape[1] for support in supports) if supports else basis.shape[1]
-        zeros = nn.Parameter(like.new_zeros(rows, basis.shape[1]))
-        return cls(basis.to(like), owned, zeros, [support.to(like) for support in supports])
-
-    @cached_property
-    def left(self) -> Tensor:
-        """L: ``W~ = W + (W L) (root * M) U'``."""
-        return self.basis @ torch.cat(self.supports, dim=1) if self.supports else self.basis
-
-    @cached_property
-    def root(self) -> Tensor:
-        """The root of how many tasks share an entry: q x K."""
-        owned = self.owned.to(self.basis)
-        if not self.supports:
-            return (owned.mT @ owned).sqrt()
-        counts = torch.tensor([support.shape[1] for support in self.supports], device=owned.device)
-        return owned.repeat_interleave(counts, dim=0)
-
-    @cached_property
-    def shares(self) -> bool:
-        """Whether any entry belongs to more than one task: if not, ``root * M`` is M."""
-        return bool((self.root > 1).any())
+    def __init__(
+        self, basis: Tensor, owned: Tensor, supports: list[Tensor], like: Tensor, matrix: Tensor | None = None
+    ) -> None:
+        self.basis = basis.to(like)
+        self.supports = [support.to(like) for support in supports]
+        self.left = torch.cat(self.supports, dim=1) if supports else None
+        """K x q; None: the identity."""
+        share = owned.to(like)
+        if supports:
+            counts = torch.tensor([support.shape[1] for support in supports], device=owned.device)
+            self.share = share.repeat_interleave(counts, dim=0)
+        else:
+            self.share = (share.mT @ share).sqrt()
+        self._is_uniform = bool((self.share == 1).all())
+        values = torch.zeros_like(self.share) if matrix is None else matrix.to(like)
+        self.matrix = nn.Parameter(values, requires_grad=matrix is None)
 
     @property
     def applied(self) -> Tensor:
-        """``root * M``, differentiable."""
-        return self.matrix * self.root
+        """``share * M``, q x K, differentiable."""
+        return self.matrix if self._is_uniform else self.matrix * self.share
+
+    def read(self, along: Tensor) -> Tensor:
+        """Return what M multiplies, out x q, of a weight that is ``along`` (out x K) in the pool's coordinates."""
+        return along if self.left is None else along @ self.left
+
+    def weight(self, weight: Tensor, along: Tensor) -> Tensor:
+        """Return ``W~`` for a weight that is ``along`` in the pool's coordinates: ``W U``, or where it is anchored."""
+        return weight + (self.read(along) @ self.applied) @ self.basis.mT
 
     def dense(self) -> Tensor:
-        """S: K x K."""
+        """Return S, K x K."""
         applied = self.applied.detach()
-        return torch.cat(self.supports, dim=1) @ applied if self.supports else applied
+        return applied if self.left is None else self.left @ applied
 
-    def learnt(self, tasks: list[int]) -> LearnedScaling:
-        """A copy of what has been learnt so far."""
+    def learned(self, tasks: list[int]) -> LearnedScaling:
+        """Return a copy of what has been learned so far."""
         return LearnedScaling(tasks, self.matrix.detach().clone(), self.supports)
 
-    def input(self, vectors: Tensor, matrix: Tensor | None = None) -> Tensor:
-        """``x~`` for every vector, the last dimension of a tensor of any shape: ``W~ x = W x~``."""
-        applied = self.applied if matrix is None else matrix * self.root
-        return vectors + ((vectors @ self.basis) @ applied.mT) @ self.left.mT
+    def fits(self, weight: Tensor) -> bool:
+        """Return whether it has the dtype and device of a weight."""
+        return self.basis.dtype == weight.dtype and self.basis.device == weight.device
 
-    def weight(self, weight: Tensor, matrix: Tensor | None = None) -> Tensor:
-        """``W~``; with another M than its own, if one is given."""
-        applied = self.applied if matrix is None else matrix * self.root
-        return weight + ((weight @ self.left) @ applied) @ self.basis.mT
-
-    def follow(self, weight: Tensor) -> None:
-        """Go where the weight has gone, when a model is moved to another device or type."""
-        if self.basis.device != weight.device or self.basis.dtype != weight.dtype:
-            self.__dict__ = self.__getstate__()
-            self.basis, self.owned = self.basis.to(weight), self.owned.to(weight.device)
-            self.supports = [support.to(weight) for support in self.supports]
-            self.matrix.data = self.matrix.data.to(weight)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in fields(self)}
+    def move(self, weight: Tensor) -> None:
+        """Take the dtype and device of a weight; the parameter stays the same object."""
+        self.basis, self.share = self.basis.to(weight), self.share.to(weight)
+        self.supports = [support.to(weight) for support in self.supports]
+        self.left = None if self.left is None else self.left.to(weight)
+        self.matrix.data = self.matrix.data.to(weight)
 
 
-def supports_of(weight: Tensor, basis: Tensor, owned: Tensor, free: Tensor) -> list[Tensor]:
-    """Supports for all that can be learnt while W may move along the ``free`` columns of the basis only.
+def supports_of(along: Tensor, owned: Tensor, free: Tensor) -> list[Tensor]:
+    """Return supports for all that can be learned while the weight moves along the ``free`` columns only.
 
-    None where they would not save much.
+    Args:
+        along: the weight in the pool's coordinates, out x K.
+        owned: which columns each selected task owns, tasks x K.
+        free: which columns the weight may move along, K.
+
+    Returns:
+        K x q_j for each task; an empty list where they would not save much.
     """
-    rows = len(owned) * len(weight) + int((owned & free).sum())
-    if rows > WORTHWHILE * basis.shape[1]:
+    if len(owned) * len(along) + int((owned & free).sum()) > WORTHWHILE * along.shape[1]:
         return []
-    read = weight.to(basis) @ basis
-    return [_support(read, columns & ~free, columns & free) for columns in owned]
+    return [_support(along, columns & ~free, columns & free) for columns in owned]
 
 
-def _support(read: Tensor, still: Tensor, free: Tensor) -> Tensor:
-    """Coordinates, at the columns where the weight is still, for all rows of what is read; and the free columns."""
-    within = torch.linalg.qr(in_float64(read[:, still].mT)).Q.to(read)
-    support = read.new_zeros(len(still), within.shape[1])
-    support[still] = within
-    return torch.cat([support, torch.eye(len(free)).to(read)[:, free]], dim=1)
+def _support(along: Tensor, still: Tensor, free: Tensor) -> Tensor:
+    """Span the rows of ``along`` at the columns that stay, and every free column."""
+    rows = torch.linalg.qr(in_float64(along[:, still].mT)).Q.to(along)
+    support = along.new_zeros(len(still), rows.shape[1])
+    support[still] = rows
+    return torch.cat([support, torch.eye(len(free)).to(along)[:, free]], dim=1)

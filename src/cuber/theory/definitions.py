@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cuber.errors import CuberError
-from cuber.subspace import Pool, PrunedGradient, projection_ratios
+from cuber.subspace import Pool, PrunedGradient
 
 
 def sufficient_projection(gradient: Tensor, basis: Tensor) -> float:
@@ -22,7 +22,7 @@ def sufficient_projection(gradient: Tensor, basis: Tensor) -> float:
     if basis.dim() != 2 or gradient.shape[-1:] != basis.shape[:1]:
         raise CuberError(f"the gradient is {shape(gradient)} and the basis {shape(basis)}: give out x d and d x rank")
     everything = torch.ones(1, basis.shape[1], dtype=torch.bool, device=basis.device)
-    return projection_ratios(torch.atleast_2d(gradient), Pool(basis, everything))[0]
+    return Pool(basis, everything).projection_ratios(torch.atleast_2d(gradient))[0]
 
 
 def positive_correlation(g_old: Tensor | PrunedGradient, g_new: Tensor) -> float:

@@ -19,7 +19,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 def rule_1(gradient: Tensor, basis: Tensor) -> Tensor:
     """``g2 - proj_S(g2)``: the weights do not move in the old task's subspace."""
-    return Projector(basis)(gradient)
+    return Projector(basis).outside(gradient)
 
 
 def rule_2(gradient: Tensor, basis: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from cuber.core.learner import Method
+from cuber.core.pooled import PooledMethod
 from cuber.core.settings import settings_of
 from cuber.errors import CuberError
-from cuber.methods.gpm import GPM
 from cuber.networks.heads import heads_of
 from cuber.runs.config_file import Config
 from cuber.runs.result import AccuracyMatrix, Result
@@ -70,7 +70,12 @@ def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
     return [
         {
             layer: {
-                old: {"regime": regime.number, "ratio": regime.ratio, "cosine": regime.cosine, "fell": regime.fell}
+                old: {
+                    "regime": regime.number,
+                    "ratio": regime.ratio,
+                    "cosine": regime.cosine,
+                    "fell": regime.demoted_at,
+                }
                 for old, regime in by_task.items()
             }
             for layer, by_task in by_layer.items()
@@ -81,7 +86,7 @@ def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
 
 def pool_of(learner: Method) -> dict[str, dict[str, int]]:
     """How full each layer's pool is; nothing for methods that have none."""
-    pools = learner.memory if isinstance(learner, GPM) else {}
+    pools = learner.memory if isinstance(learner, PooledMethod) else {}
     return {layer: {"size": pool.size, "dimension": pool.dimension} for layer, pool in pools.items()}
 
 

@@ -84,7 +84,7 @@ class Conditions:
 
     def _conditions(self, name: str, old: int, gradient: Tensor) -> dict[str, float | None]:
         """Of an old task in a layer. None where it is not known: the old task did not come by there, say."""
-        kept, new = self.learner.gradients[old].get(name), float(gradient.norm())
+        kept, new = self.learner.memory[name].gradients[old], float(gradient.norm())
         ratio = sufficient_projection(gradient, self.learner.memory[name].basis_of(old))
         if kept is None or kept.norm == 0:
             return {"ratio": ratio, "cosine": None, "eps2": None, "step_size": None, "agreement": None}
@@ -101,7 +101,7 @@ class Conditions:
 
     def _along(self, name: str, old: int) -> float | None:
         """``<g_old, w>``, where the old task's last gradient is known: added up in full, as differences are taken."""
-        kept = self.learner.gradients[old].get(name)
+        kept = self.learner.memory[name].gradients[old]
         if kept is None:
             return None
         entries = kept.entries(self.learner.layers[name].matrix().detach())
@@ -116,7 +116,7 @@ class Conditions:
 def curvatures(learner: LayerwiseMethod, sample: list[Batch]) -> dict[str, float]:
     """The largest curvature of the mean loss within each layer that it reaches, roughly, by a few samples."""
     sample = batches.take(sample, CURVATURE_SAMPLES)
-    layers = [layer for layer in learner.layers.values() if layer.trains]
+    layers = [layer for layer in learner.layers.values() if layer.requires_grad]
     found: dict[str, float] = {}
     with evaluation_mode(learner.model), torch.enable_grad():
         count = sum(map(batches.size, sample))

@@ -1,0 +1,300 @@
+"""The bookkeeping of methods that keep a pool of basis vectors per layer: memory, anchors, scalings, restoring.
+
+The algorithm of these methods is in ``methods/cuber.py``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.device import full_precision
+from cuber.core.layerwise import LayerwiseMethod
+from cuber.core.optimizer_hooks import is_plain_sgd
+from cuber.core.settings import PerLayer, for_layer, setting
+from cuber.errors import CuberError, CuberWarning
+from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, observed
+from cuber.subspace import (
+    BACKWARD_TRANSFER,
+    FORWARD_TRANSFER,
+    HIGHEST_THRESHOLD,
+    Anchor,
+    Constraint,
+    Gram,
+    LayerMemory,
+    LearnedScaling,
+    Penalty,
+    Regime,
+    Scaling,
+    supports_of,
+)
+
+NOTICEABLE_DRIFT = 1e-3
+STEPS_TO_RESTORE = 1000
+"""Rounding adds up: protected directions are restored after this many steps, and after each epoch."""
+
+
+@dataclass(eq=False, repr=False)
+class PooledMethod(LayerwiseMethod):
+    """A method with a :class:`LayerMemory` per layer, which constrains where weights may move."""
+
+    remembered: ClassVar[dict[str, Any]] = {"memory": dict[str, LayerMemory]}
+    in_task: ClassVar[dict[str, Any]] = {
+        "anchors": dict[str, Anchor],
+        "learning": dict[str, LearnedScaling],
+        "steps": int,
+        "displacements": dict[str, Tensor],
+    }
+    kinds: ClassVar[dict[str, str]] = {"basis": "bases", "owners": "bases"}
+
+    threshold: PerLayer = setting(
+        0.97,
+        f"fraction of the input energy that a task's subspace must hold; above {HIGHEST_THRESHOLD} it counts as "
+        f"{HIGHEST_THRESHOLD}: the rest may be rounding",
+        low=0,
+        high=1,
+        per_layer=True,
+    )
+    threshold_step: float = setting(0.003, "what each further task adds to the threshold", low=0, high=1)
+    samples: PerLayer = setting(300, "training samples that the bases are computed from", low=1, per_layer=True)
+    backend: str = setting(
+        "fast", "how layers compute: with shortcuts, or by the formulas as printed", choices=tuple(BACKENDS)
+    )
+
+    def __post_init__(self) -> None:
+        self.memory: dict[str, LayerMemory] = {}
+        """Layer name -> what the layer remembers of all tasks."""
+        self.anchors: dict[str, Anchor] = {}
+        """Layer name -> its weight when the present task began."""
+        self.scalings: dict[str, Scaling] = {}
+        """Layer name -> the scaling that the present task learns."""
+        self.steps = 0
+        """In the present task."""
+        super().__post_init__()
+        self._open_memory()
+
+    def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
+        return ProtectedLayer(layer.name, layer.modules, layer.rule, self.backend)
+
+    @property
+    def regimes(self) -> list[dict[str, dict[int, Regime]]]:
+        """Task -> layer name -> old task -> regime."""
+        count = max((len(memory.regimes) for memory in self.memory.values()), default=0)
+        return [{name: memory.regimes[task] for name, memory in self.memory.items()} for task in range(count)]
+
+    # The constraints of a task
+
+    def begin_layers(self) -> None:
+        """Prepare all layers for a new task, whose regimes are not decided yet."""
+        self._open_memory()
+        self.steps = 0
+        for name in self.layers:  # report a list of the wrong length now, not after training
+            self.threshold_of(name), self.samples_of(name)
+
+    def anchor_layers(self) -> None:
+        """Anchor all weights where they are, and begin to learn scalings of the old weights that are reused."""
+        for name, layer in self.layers.items():
+            memory, weight = self.memory[name], layer.matrix().detach()
+            with full_precision(self.device):
+                self.anchors[name] = Anchor.of(weight, memory.basis)
+            if tasks := memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER):
+                free = ~memory.protected_columns(at_start=True)
+                supports = supports_of(self.anchors[name].start, memory.owners[tasks], free)
+                self.scalings[name] = Scaling(memory.basis, memory.owners[tasks], supports, like=layer.parameter)
+
+    def constrain(self, layer: ProtectedLayer, penalty: Penalty | None, *, anchored: bool = True) -> None:
+        """Protect all that tasks outside regime 3 read.
+
+        Args:
+            layer: whose weight is constrained.
+            penalty: on displacements along the columns that may move.
+            anchored: whether scalings read protected columns where they are anchored, as constants.
+        """
+        memory = self.memory[layer.name]
+        protected, free = memory.protected_columns(), ~memory.protected_columns(at_start=True)
+        layer.constraint = Constraint(memory.basis, protected, free, self.anchors[layer.name], penalty, anchored)
+
+    def protect(self, layer: ProtectedLayer) -> None:
+        """Constrain a layer as the regimes of the present task say."""
+        raise NotImplementedError
+
+    def hold_free_columns(self, layer: ProtectedLayer) -> None:
+        """Hold the columns that may become protected where the weight is now."""
+        constraint = layer.require_constraint()
+        self.anchors[layer.name].hold(layer.matrix().detach(), constraint.free_columns, constraint.basis)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self.steps += 1
+        plain = is_plain_sgd(optimizer)
+        lr = float(optimizer.param_groups[0]["lr"]) if plain else None
+        for layer in self.layers.values():
+            layer.backend.after_step(lr)
+        if self.steps % STEPS_TO_RESTORE == 0 or not plain:
+            self.restore_protected(only_drifted=self.steps % STEPS_TO_RESTORE != 0)
+
+    def restore_protected(self, *, only_drifted: bool = False) -> None:
+        """Move weights back along protected directions: Adam and decay leave them, and rounding adds up."""
+        with full_precision(self.device):
+            for layer in self.layers.values():
+                if layer.constraint is None or not layer.constraint.projector.rank or not layer.may_change:
+                    continue
+                if not only_drifted or layer.backend.has_drifted():
+                    layer.backend.restore_protected()
+
+    def displacement(self, name: str) -> Tensor:
+        """Return how far a layer's weight has moved along each column of its pool in the present task, out x K."""
+        self._require_task("displacement")
+        with full_precision(self.device):
+            return (
+                Anchor.of(self.layers[name].matrix().detach(), self.memory[name].basis).start - self.anchors[name].start
+            )
+
+    def on_weights_restored(self) -> None:
+        for name, layer in self.layers.items():
+            if self.anchors and self.anchors[name].target is not self.anchors[name].start:
+                self.hold_free_columns(layer)
+            layer.backend.after_step(None)
+
+    def on_task_left(self) -> None:
+        LayerwiseMethod.on_task_left(self)
+        for layer in self.layers.values():
+            layer.constraint = None
+        self.anchors, self.scalings = {}, {}
+        for memory in self.memory.values():
+            del memory.regimes[self.tasks :]
+
+    # What a task leaves
+
+    def input_grams(self, loader: Iterable[Batch]) -> dict[str, Gram]:
+        """Return the Gram matrix of each layer's inputs, at the effective weights, in evaluation mode."""
+        grams: dict[str, Gram] = {}
+        limits = {name: self.samples_of(name) for name in self.layers}
+        seen = 0
+
+        def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
+            wanted = limits[layer.name] - seen
+            if wanted > 0:
+                gram = grams.setdefault(layer.name, Gram(layer.dimension))
+                whole = x.is_nested or len(x) != present or wanted >= present
+                layer.add_vectors(gram, module, x if whole else x[:wanted])
+
+        with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
+            for batch in batches.take(loader, self.sample_size):
+                present = batches.size(batch)
+                self.try_loss(batch, "batches")
+                seen += present
+        for name, gram in grams.items():
+            if not gram.energy < float("inf"):
+                raise CuberError(f"task {self.task}: layer '{name}' sees inputs that are not finite")
+        return grams
+
+    def threshold_of(self, name: str) -> float:
+        """Return the energy threshold of a layer in the present task."""
+        first: float = for_layer(self.threshold, name, list(self.layers), "threshold")
+        return first + self.threshold_step * self.tasks
+
+    def samples_of(self, name: str) -> int:
+        """Return how many samples the basis of a layer is computed from."""
+        return int(for_layer(self.samples, name, list(self.layers), "samples"))
+
+    @property
+    def sample_size(self) -> int:
+        given = self.samples.values() if isinstance(self.samples, Mapping) else self.samples
+        return max(given, default=1) if isinstance(given, Iterable) else given
+
+    def warn_of_drift(self) -> None:
+        """Warn where weights were changed in protected directions by other means than the wrapped optimizer."""
+        for name, layer in self.layers.items():
+            drift = self.displacement(name)[:, self.memory[name].protected_columns(at_start=True)]
+            share = float(drift.norm()) / max(float(layer.matrix().detach().norm()), 1e-30)
+            if share > max(NOTICEABLE_DRIFT, 4 * torch.finfo(layer.parameter.dtype).eps):
+                warnings.warn(
+                    f"layer '{name}' moved by {share:.1%} in directions that old tasks need: were its weights changed "
+                    "by anything but the wrapped optimizer?",
+                    CuberWarning,
+                    stacklevel=5,
+                )
+
+    # How the model is shown, and what trains
+
+    def show_task(self, task: int | None) -> None:
+        super().show_task(task)
+        for name, layer in self.layers.items():
+            layer.scaling = self._scaling_of(task, name)
+
+    def _scaling_of(self, task: int | None, name: str) -> Scaling | None:
+        if task is not None and task == self.task:
+            return self.scalings.get(name)
+        if task is None or task >= self.tasks or (learned := self.memory[name].scalings[task]) is None:
+            return None
+        return self.known_scaling(learned, name)
+
+    def known_scaling(self, learned: LearnedScaling, name: str) -> Scaling:
+        """Return a scaling as it was learned; the pool may have grown since."""
+        memory, count = self.memory[name], learned.matrix.shape[1]
+        owned = memory.owners[learned.tasks][:, :count]
+        like = self.layers[name].parameter
+        return Scaling(memory.basis[:, :count], owned, learned.supports, like, learned.matrix)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from super().named_parameters()
+        if self.task is not None:
+            yield from self._named_scalings()
+
+    def _named_scalings(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, scaling in self.scalings.items():
+            tasks = self.memory[name].in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER)
+            yield f"{name}.scaling.{'+'.join(map(str, tasks))}", scaling.matrix
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        super().check_optimizer(optimizer)
+        self.optimizers.require_parameters(optimizer, self._named_scalings())
+
+    # Saving and loading
+
+    @property
+    def learning(self) -> dict[str, LearnedScaling]:
+        """Layer name -> what the present task has learned so far."""
+        both = FORWARD_TRANSFER, BACKWARD_TRANSFER
+        return {name: scaling.learned(self.memory[name].in_regime(*both)) for name, scaling in self.scalings.items()}
+
+    @learning.setter
+    def learning(self, learning: dict[str, LearnedScaling]) -> None:
+        self.scalings = {name: self.known_scaling(learned, name) for name, learned in learning.items()}
+        for scaling in self.scalings.values():
+            scaling.matrix.requires_grad_()
+
+    @property
+    def displacements(self) -> dict[str, Tensor]:
+        """Layer name -> its cached displacement: computed anew it would differ in the last bits."""
+        cached = {name: getattr(layer.backend, "cached_displacement", None) for name, layer in self.layers.items()}
+        return {name: displacement for name, displacement in cached.items() if displacement is not None}
+
+    @displacements.setter
+    def displacements(self, displacements: dict[str, Tensor]) -> None:
+        for name, layer in self.layers.items():  # the last to be loaded: the layers can be constrained
+            self.protect(layer)
+            if name in displacements:
+                layer.backend.cached_displacement = displacements[name]
+
+    def _open_memory(self) -> None:
+        """Make a memory for every protected layer, and for no other."""
+        self.memory = {
+            name: self.memory.get(name) or LayerMemory.empty(layer.dimension, self.tasks, like=layer.parameter)
+            for name, layer in self.layers.items()
+        }
+
+    def describe(self) -> list[str]:
+        lines = [
+            f"{name}: {self.memory[name].size} of {layer.dimension} directions protected"
+            for name, layer in self.layers.items()
+        ]
+        return lines + LayerwiseMethod.describe(self)

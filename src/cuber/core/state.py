@@ -1,0 +1,147 @@
+"""Save, load, move and measure what a learner remembers: written once for all methods.
+
+A method declares its memory by attribute name and type::
+
+    remembered = {"anchors": dict[str, Tensor], "steps": int}
+
+Types may nest tensors, parameters, numbers, strings, lists, sets, dictionaries, dataclasses of these, and ``| None``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from cuber.errors import CuberError
+
+Plain = Any
+"""Tensors, numbers, strings and None in lists and dictionaries."""
+
+
+def to_plain(value: Any) -> Plain:
+    """Return ``value`` as plain values and tensors; tensors are shared, not copied."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(part) for part in value]
+    return sorted(value) if isinstance(value, set) else value
+
+
+def from_plain(kind: Any, plain: Plain, device: torch.device) -> Any:
+    """Build a value of type ``kind`` from what :func:`to_plain` returned, with copies of its tensors on ``device``.
+
+    >>> from_plain(dict[int, Tensor], {"3": torch.ones(2)}, torch.device("cpu"))
+    {3: tensor([1., 1.])}
+    """
+    arguments = get_args(kind)
+    origin = get_origin(kind)
+    if plain is None:
+        return None
+    if origin in (Union, types.UnionType):
+        return from_plain(next(part for part in arguments if part is not type(None)), plain, device)
+    if kind is nn.Parameter:
+        return nn.Parameter(plain.to(device, copy=True))
+    if isinstance(plain, Tensor):
+        return plain.to(device, copy=True)
+    if origin is dict:
+        key, part = arguments
+        return {key(name): from_plain(part, value, device) for name, value in plain.items()}
+    if origin in (list, set):
+        return origin(from_plain(arguments[0], value, device) for value in plain)
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(  # type: ignore[operator]
+            **{
+                field.name: from_plain(hints[field.name], plain[field.name], device)
+                for field in dataclasses.fields(kind)
+            }
+        )
+    return plain
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Return ``value`` with its tensors on ``device``; dataclasses and containers are changed in place."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            setattr(value, field.name, moved(getattr(value, field.name), device))
+    elif isinstance(value, dict):
+        value.update({key: moved(part, device) for key, part in value.items()})
+    elif isinstance(value, list):
+        value[:] = [moved(part, device) for part in value]
+    return value
+
+
+def nbytes(value: Any) -> int:
+    """Count the bytes of all tensors in ``value``; a tensor that occurs twice counts once."""
+    return sum({id(tensor): tensor.nbytes for tensor in tensors_in(value)}.values())
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Iterate over all tensors in ``value``."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(part)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+def bytes_by_kind(name: str, value: Any, kinds: Mapping[str, str]) -> dict[str, int]:
+    """Count the bytes in an attribute, by its name or, where it holds dataclasses, by the names of their fields.
+
+    Args:
+        kinds: other names to count under, for attributes and fields.
+    """
+    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    if not any(dataclasses.is_dataclass(part) for part in parts):
+        return {kinds.get(name, name): nbytes(value)}
+    total: dict[str, int] = {}
+    for part in parts:
+        for field in dataclasses.fields(part):
+            kind = kinds.get(field.name, field.name)
+            total[kind] = total.get(kind, 0) + nbytes(getattr(part, field.name))
+    return total
+
+
+def declared(owner: type, name: str) -> dict[str, Any]:
+    """Merge the mappings that a class and its bases declare under one name."""
+    return {key: kind for cls in reversed(owner.__mro__) for key, kind in vars(cls).get(name, {}).items()}
+
+
+def check_state(state: Any, method: str, shapes: Mapping[str, list[int]], names: Mapping[str, Any]) -> None:
+    """Raise unless a state was saved by the same method, with the same memory, around the same model.
+
+    Args:
+        state: what ``load_state_dict`` was given.
+        method: class name of the learner.
+        shapes: of the model's parameters, by name.
+        names: what the learner remembers.
+    """
+    saved_by = state.get("method", "something else") if isinstance(state, dict) else type(state).__name__
+    if saved_by != method:
+        raise CuberError(f"this state was saved by {saved_by}, not {method}")
+    required = ("model", "tasks", "task", "epoch", "steps_per_epoch", "sample", "remembered")
+    lacking = [name for name in required if name not in state]
+    lacking += [name for name in names if name not in state.get("remembered", names)]
+    if lacking:
+        raise CuberError(f"this state is incomplete: it lacks '{lacking[0]}'; save learner.state_dict() again")
+    saved = state["model"]
+    if saved != shapes:
+        name = next(name for name in {**saved, **shapes} if shapes.get(name) != saved.get(name))
+        raise CuberError(
+            f"this state belongs to another model: parameter '{name}' is {saved.get(name, 'missing')} "
+            f"there and {shapes.get(name, 'missing')} here"
+        )
