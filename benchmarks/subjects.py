@@ -17,9 +17,10 @@ from torch.nn import functional
 
 from cuber import CUBER, GPM, TRGP, FineTune, MultiHead
 from cuber.core.learner import Method
+from cuber.core.pooled import PooledMethod
 from cuber.networks import MLP, AlexNet5, ReducedResNet18
 from cuber.streams.splits import TensorSplit
-from cuber.subspace import Pool, PrunedGradient
+from cuber.subspace import LayerMemory, Pool, PrunedGradient
 from cuber.training.config import TrainingConfig
 from cuber.training.task_runs import TaskRun
 from cuber.training.trainer import OptimizerFactory, Recipe, Trainer
@@ -82,8 +83,8 @@ class Subject:
         kind, settings = METHODS[method]
         learner = kind(self.build(), **settings)  # type: ignore[arg-type]
         learner.tasks = self.old_tasks
-        learner.statistics = [learner._normalization.statistics()] * self.old_tasks
-        if isinstance(learner, GPM):
+        learner.statistics = [learner.normalization.statistics()] * self.old_tasks
+        if isinstance(learner, PooledMethod):
             self._remember(learner)
         return learner
 
@@ -104,20 +105,14 @@ class Subject:
         training = TrainingConfig(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
         return Trainer(learner, lesson, Recipe(training, 0, make, functional.cross_entropy))
 
-    def _remember(self, learner: GPM) -> None:
-        learner.regimes = [{} for _ in range(self.old_tasks)]
+    def _remember(self, learner: PooledMethod) -> None:
         for size, (name, layer) in zip(self.pools, learner.layers.items(), strict=True):
-            learner.memory[name] = _pool(layer.dimension, [round(size * share) for share in self.grown])
-        if isinstance(learner, TRGP):
-            learner.scalings = [{} for _ in range(self.old_tasks)]
-        if isinstance(learner, CUBER):
-            learner.gradients = [
-                {
-                    name: PrunedGradient.of(torch.randn(layer.outputs, layer.dimension), learner.keep)
-                    for name, layer in learner.layers.items()
-                }
-                for _ in range(self.old_tasks)
-            ]
+            pool = _pool(layer.dimension, [round(size * share) for share in self.grown])
+            learner.memory[name] = memory = LayerMemory.empty(layer.dimension, self.old_tasks, like=layer.parameter)
+            memory.basis, memory.owners = pool.basis, pool.owners
+            if isinstance(learner, CUBER):
+                gradients = [torch.randn(layer.outputs, layer.dimension) for _ in range(self.old_tasks)]
+                memory.gradients = [PrunedGradient.of(gradient, learner.keep) for gradient in gradients]
 
 
 def _pool(dimension: int, sizes: list[int]) -> Pool:

@@ -57,6 +57,11 @@ class FastBackend(PlainBackend):
         """The present gradient along the free columns, if it is known."""
         drawn = torch.randn(self.layer.dimension, generator=torch.Generator().manual_seed(0))
         self._probe = (drawn / drawn.norm()).to(self.layer.parameter)
+        constraint = self.layer.constraint
+        columns = 0 if constraint is None else constraint.projector.columns + len(constraint.movable)
+        self._saved_per_row = columns * self.layer.dimension
+        """Multiplications that projecting inputs saves, for each input vector fewer than the layer has outputs."""
+        self._is_large = self._saved_per_row * self.layer.outputs > WORTHWHILE and self.layer.rule.multiplies
         self.on_scaling_changed()
 
     def on_scaling_changed(self) -> None:
@@ -75,8 +80,10 @@ class FastBackend(PlainBackend):
 
     def forward(self, module: nn.Module, x: Tensor) -> Tensor:
         layer, scaling = self.layer, self.layer.scaling
+        if scaling is None and not self._is_large:
+            return type(module).forward(module, x)
         few = layer.rule.multiplies and not x.is_nested and x.dim() > 1 and x.shape[:-1].numel() <= layer.outputs
-        if not few or (scaling is None and layer.constraint is None):
+        if not few:
             return PlainBackend.forward(self, module, x)
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         y, seen, ones = (self._linear(rows), rows, None) if scaling is None else self._scaled(module, rows, scaling)
@@ -112,11 +119,9 @@ class FastBackend(PlainBackend):
 
     def _records(self, module: nn.Module, rows: Tensor, y: Tensor) -> bool:
         """Return whether projecting these inputs saves more work than it makes, and can be done."""
-        layer, constraint = self.layer, self.layer.constraint
-        if constraint is None or not module.training or not y.requires_grad or torch.compiler.is_compiling():
+        if not self._is_large or not module.training or not y.requires_grad or torch.compiler.is_compiling():
             return False
-        saved = (layer.outputs - len(rows)) * layer.dimension * (constraint.projector.columns + len(constraint.movable))
-        return saved > WORTHWHILE and debug_unwrap(y) is y
+        return self._saved_per_row * (self.layer.outputs - len(rows)) > WORTHWHILE and debug_unwrap(y) is y
 
     def _record(self, rows: Tensor, ones: Tensor | None, delta: Tensor) -> None:
         """Keep the factors of a gradient; a hook of the layer's output."""
@@ -158,11 +163,13 @@ class FastBackend(PlainBackend):
         if factors.delta.dtype != self.layer.parameter.dtype or factors.rows.dtype != self.layer.parameter.dtype:
             return None, 0.0  # computed in half precision, and not exact enough
         found = self.layer.times(self.layer.gradients(), self._probe)
-        expected = factors.delta.mT @ (factors.rows @ self._probe)
-        ratio = found.dot(expected) / expected.dot(expected)
-        difference = torch.addcmul(found, expected, ratio, value=-1)
-        error, size, scale = torch.stack([difference.dot(difference), found.dot(found), ratio]).tolist()
-        return (factors, scale) if error <= TOLERANCE**2 * size and size > 0 else (None, 0.0)
+        expected = factors.delta.mT.mv(factors.rows.mv(self._probe))
+        both = torch.stack([found, expected]).double()
+        (size, product), (_, expected_size) = (both @ both.mT).tolist()
+        if not size * expected_size > 0:
+            return None, 0.0
+        error = size - product**2 / expected_size
+        return (factors, product / expected_size) if error <= TOLERANCE**2 * size else (None, 0.0)
 
     def displacement(self) -> Tensor:
         constraint = self.layer.require_constraint()

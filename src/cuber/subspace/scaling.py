@@ -54,14 +54,18 @@ class Scaling:
             self.share = share.repeat_interleave(counts, dim=0)
         else:
             self.share = (share.mT @ share).sqrt()
-        self._is_uniform = bool((self.share == 1).all())
         values = torch.zeros_like(self.share) if matrix is None else matrix.to(like)
-        self.matrix = nn.Parameter(values, requires_grad=matrix is None)
+        self.matrix = nn.Parameter(values)
+        self._is_mask = bool((self.share <= 1).all())
+        if self._is_mask:
+            # Entries outside the mask are 0 and stay 0: it is enough to mask their gradient.
+            self.matrix.register_hook(lambda gradient: gradient * self.share)
+        self.matrix.requires_grad_(matrix is None)
 
     @property
     def applied(self) -> Tensor:
         """``share * M``, q x K, differentiable."""
-        return self.matrix if self._is_uniform else self.matrix * self.share
+        return self.matrix if self._is_mask else self.matrix * self.share
 
     def read(self, along: Tensor) -> Tensor:
         """Return what M multiplies, out x q, of a weight that is ``along`` (out x K) in the pool's coordinates."""
