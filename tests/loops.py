@@ -116,8 +116,20 @@ def logits(learner: Method, task: int | None, x: Tensor) -> Tensor:
     return answer
 
 
+def scalings(learner: Any, task: int) -> dict[str, Any]:
+    """The scalings that a task has learned, by layer."""
+    kept = {name: memory.scalings[task] for name, memory in learner.memory.items()}
+    return {name: scaling for name, scaling in kept.items() if scaling is not None}
+
+
+def gradients(learner: Any, task: int) -> dict[str, Any]:
+    """The gradients that a task has left, by layer."""
+    kept = {name: memory.gradients[task] for name, memory in learner.memory.items()}
+    return {name: gradient for name, gradient in kept.items() if gradient is not None}
+
+
 def scaled(learner: Any, task: int, name: str) -> Tensor:
-    """What a task has learnt to make of old weights: S, in the coordinates of the columns that it scales."""
+    """What a task has learned to make of old weights: S, in the coordinates of the columns that it scales."""
     return learner.known_scaling(learner.memory[name].scalings[task], name).dense()  # type: ignore[no-any-return]
 
 

@@ -196,14 +196,14 @@ def test_a_beginning_that_is_broken_off_at_its_last_moment_leaves_layers_as_they
         learn(each, CASE.loader(0, samples=4))
 
     def interrupted() -> None:
-        kind._start(learner)
+        kind.on_task_begin(learner)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(learner, "_start", interrupted)
+    monkeypatch.setattr(learner, "on_task_begin", interrupted)
     with pytest.raises(KeyboardInterrupt):
         learner.begin_task(CASE.loader(1), loss_fn)
     monkeypatch.undo()
-    assert all(layer.product is None and layer.held is None for layer in learner.layers.values())
+    assert all(layer.constraint is None and layer.scaling is None for layer in learner.layers.values())
     for each in (learner, twin):
         learn(each, CASE.loader(1))
     assert same_bits(learner.model, twin.model)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cuber import CUBER, CuberError
-from tests.loops import learn, loss_fn, scaled
+from tests.loops import learn, loss_fn, scaled, scalings
 from tests.models import CASES
 
 
@@ -59,7 +59,7 @@ def test_training_through_the_compiled_model_goes_the_same_way() -> None:
         learners.append(learner)
     for one, other in zip(learners[0].model.parameters(), learners[1].model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
-    for name in learners[0].scalings[1]:
+    for name in scalings(learners[0], 1):
         one, other = (scaled(learner, 1, name) for learner in learners)
         assert one.any()
         assert torch.allclose(one, other, atol=1e-6)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cuber import CUBER, GPM, TRGP, FineTune
-from tests.loops import OPTIMIZERS, MakeOptimizer, learn, loss_fn, same_bits, sgd, train
+from tests.loops import OPTIMIZERS, MakeOptimizer, learn, loss_fn, same_bits, scalings, sgd, train
 from tests.models import CASES, Case, cases
 
 
@@ -31,10 +31,11 @@ def same_learners(one: Any, other: Any) -> bool:
 def test_a_correlation_that_nobody_reaches_makes_trgp_of_cuber(case: Case) -> None:
     cuber = after_three_tasks(CUBER, case, eps1=0.3, eps2=1.1)
     trgp = after_three_tasks(TRGP, case, eps1=0.3)
-    assert any(trgp.scalings), "nothing was scaled, so nothing was compared"
+    assert any(scalings(trgp, task) for task in range(3)), "nothing was scaled, so nothing was compared"
     assert same_learners(cuber, trgp)
-    for ours, theirs in zip(cuber.scalings, trgp.scalings, strict=True):
-        assert all(torch.equal(ours[name].matrix, scaling.matrix) for name, scaling in theirs.items())
+    for task in range(3):
+        ours = scalings(cuber, task)
+        assert all(torch.equal(ours[name].matrix, scaling.matrix) for name, scaling in scalings(trgp, task).items())
 
 
 @pytest.mark.parametrize("kind", [TRGP, CUBER])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cuber import CUBER, GPM, TRGP, FineTune
+from cuber.core.state import nbytes
 from tests.loops import learn, loss_fn
 from tests.models import CASES
 from tests.oracles.bases import explain
@@ -50,7 +51,7 @@ def test_gradients_kept_are_means_over_the_whole_training_set_in_evaluation_mode
     model.eval()
     x, y = torch.cat([x for x, _ in loader]), torch.cat([y for _, y in loader])
     (expected,) = torch.autograd.grad(loss_fn(model(x), y), [model.conv2.weight])
-    kept = learner.gradients[0]["conv2"]
+    kept = learner.memory["conv2"].gradients[0]
     assert torch.allclose(kept.values, kept.entries(expected), atol=1e-6)
     assert kept.norm == pytest.approx(float(expected.norm()), rel=1e-4)
 
@@ -94,7 +95,7 @@ def test_bytes_are_counted_by_kind() -> None:
     learner = after(CUBER, 3, "residual block", eps1=0.0, keep=0.5, penalty="norm")
     sizes = learner.memory_bytes()
     assert sizes["gradients"] > 0
-    assert sizes["scalings"] == sum(a.nbytes for by_layer in learner.scalings for a in by_layer.values())
+    assert sizes["scalings"] == sum(nbytes(memory.scalings) for memory in learner.memory.values())
     assert sizes["statistics"] == 3 * sum(b.numel() * b.element_size() for b in learner.model.buffers())
     assert sizes["heads"] == 0
     heads = after(FineTune, 2, "many heads").memory_bytes()["heads"]
@@ -106,7 +107,7 @@ def test_repr_shows_settings_progress_and_how_much_is_protected() -> None:
     text = repr(learner)
     assert text.startswith("CUBER(")
     assert "eps1=0.25" in text
-    assert "2 tasks learnt" in text
+    assert "2 tasks learned" in text
     for name, pool in learner.memory.items():
         assert f"{name}: {pool.size} of {pool.dimension} directions protected" in text
     learner.begin_task(CASE.loader(2), loss_fn)

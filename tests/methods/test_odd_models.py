@@ -95,7 +95,7 @@ def test_a_layer_frozen_first_and_trained_later_is_an_error_that_names_it() -> N
     learner = GPM(model)
     learn(learner, DATA.loader(0))
     model.layers[1].requires_grad_(True)
-    with pytest.raises(CuberError, match=r"'layers\.1' was frozen while earlier tasks were learnt.*keep it frozen"):
+    with pytest.raises(CuberError, match=r"'layers\.1' was frozen while earlier tasks were learned.*keep it frozen"):
         learner.begin_task(DATA.loader(1), loss_fn)
     model.layers[1].requires_grad_(False)
     learn(learner, DATA.loader(1))

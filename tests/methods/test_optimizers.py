@@ -169,7 +169,7 @@ def test_a_closure_may_return_nothing() -> None:
 def test_an_optimizer_without_the_scalings_is_refused_and_the_next_one_taken(kind: type) -> None:
     learner = in_second_task(kind, eps1=0.0)
     lacking = sgd(learner.model.parameters())
-    with pytest.raises(CuberError, match=r"lacks 3 scalings.*first 'layers\.0\.scaling\.0'.*learner\.parameters\(\)"):
+    with pytest.raises(CuberError, match=r"lacks 3 parameters.*first 'layers\.0\.scaling\.0'.*learner\.parameters\(\)"):
         learner.wrap(lacking)
     assert not lacking._optimizer_step_pre_hooks
     train(learner, learner.wrap(sgd(learner.parameters())), CASE.loader(1))

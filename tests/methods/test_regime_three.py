@@ -81,6 +81,13 @@ class Careless(CUBER):
         return GPM.columns_read(self, task, name)
 
 
+def demote(learner: CUBER, task: int) -> None:
+    """Let an old task fall to regime 2, whatever the gradients say."""
+    learner.regimes[-1]["linear"][task].demote(learner.epoch)
+    learner.hold_free_columns(learner.layers["linear"])
+    learner.protect(learner.layers["linear"])
+
+
 @pytest.mark.parametrize(("kind", "holds"), [(CUBER, True), (Careless, False)])
 def test_what_a_task_reads_through_its_scalings_is_protected_and_must_be(kind: type, holds: bool) -> None:
     learner = learner_of(kind, eps2=2.0)
@@ -115,7 +122,7 @@ def test_what_moved_stays_moved_after_a_fall_and_moves_no_further() -> None:
     learner.eps2 = 1.1  # nobody agrees any longer
     learner.end_epoch()
     regime = learner.regimes[-1]["linear"][0]
-    assert (regime.number, regime.fell) == (2, 2)
+    assert (regime.number, regime.demoted_at) == (2, 2)
     fallen = learner.model.weight.detach().clone()
     assert moves_along(learner, start) == [0, 1, 2]
     step(learner, optimizer, loader, 5)
@@ -123,7 +130,7 @@ def test_what_moved_stays_moved_after_a_fall_and_moves_no_further() -> None:
     assert moves_along(learner, fallen) == [2]
     learner.end_task(loader)  # and without a word about drift
     assert moves_along(learner, fallen) == [2]
-    assert learner.regimes[1]["linear"][0].fell == 2
+    assert learner.regimes[1]["linear"][0].demoted_at == 2
 
 
 def test_a_fallen_task_never_rises_again_within_the_task() -> None:
@@ -150,8 +157,7 @@ def test_one_of_two_may_fall_alone_and_takes_only_its_own_columns_along() -> Non
     loader = task_on(0, 1, 2, 3, seed=2)
     optimizer = begin(learner, loader)
     assert numbers(learner) == {0: 3, 1: 3}
-    learner.regimes[-1]["linear"][1].fall(learner.epoch)
-    learner._protect("linear")
+    demote(learner, 1)
     before = learner.model.weight.detach().clone()
     step(learner, optimizer, loader, 3)
     assert moves_along(learner, before) == [0, 1]
@@ -167,7 +173,7 @@ def test_a_step_follows_autograd_s_gradient_of_loss_and_penalty(penalty: str) ->
     assert numbers(learner) == {0: 3}
     step(learner, optimizer, loader, 2)
     before = learner.model.weight.detach().clone().requires_grad_()
-    scaling = learner._learning["linear"]
+    scaling = learner.scalings["linear"]
     basis, A = scaling.basis, scaling.dense()
     (x, y) = loader[0]
     inside = (before - start) @ basis
@@ -195,8 +201,7 @@ def test_the_penalty_pulls_nothing_at_first_holds_back_later_and_ends_with_the_f
         first = learner.model.weight.detach().clone()
         step(learner, optimizer, loader, 10)
         paths[lam] = first, float((learner.model.weight.detach() - start).norm())
-        learner.regimes[-1]["linear"][0].fall(0)
-        learner._protect("linear")
+        demote(learner, 0)
         x, y = loader[0]
         optimizer.zero_grad()
         functional.mse_loss(learner.model(x), y).backward()

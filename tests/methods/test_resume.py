@@ -145,7 +145,7 @@ def test_the_falls_after_a_resumption_are_those_that_would_have_been() -> None:
         each.eps2 = 0.1
         each.end_epoch()
     assert twin.regimes == learner.regimes
-    assert any(r.fell == 2 for by_task in twin.regimes[-1].values() for r in by_task.values())
+    assert any(r.demoted_at == 2 for by_task in twin.regimes[-1].values() for r in by_task.values())
 
 
 def test_the_loss_must_be_named_again() -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from cuber import CUBER, TRGP
-from cuber.methods import trgp
-from tests.loops import scaled
+from cuber.core import pooled
+from tests.loops import scaled, scalings
 
 
 def learnt(kind: type[TRGP], **settings: Any) -> TRGP:
@@ -37,10 +37,10 @@ def learnt(kind: type[TRGP], **settings: Any) -> TRGP:
 )
 def test_the_support_loses_nothing(kind: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     ours = learnt(kind, **settings)
-    monkeypatch.setattr(trgp, "supports_of", lambda *_: [])
+    monkeypatch.setattr(pooled, "supports_of", lambda *_: [])
     whole = learnt(kind, **settings)
-    assert any(scaling.supports for by_layer in ours.scalings for scaling in by_layer.values())
+    assert any(scaling.supports for task in range(ours.tasks) for scaling in scalings(ours, task).values())
     assert torch.allclose(ours.model.weight, whole.model.weight, atol=1e-9)  # type: ignore[arg-type]
-    for task, by_layer in enumerate(ours.scalings):
+    for task, by_layer in enumerate(scalings(ours, task) for task in range(ours.tasks)):
         for name in by_layer:
             assert torch.allclose(scaled(ours, task, name), scaled(whole, task, name), atol=1e-9)

@@ -165,7 +165,7 @@ def test_a_layer_that_an_old_task_did_not_reach_has_no_cosine() -> None:
     learner = cuber.CUBER(small.model())
     observer = Conditions(learner)
     cuber.learn(learner, small.stream(2), observer=observer, **small.FAST)
-    learner.gradients[0].pop(name := next(iter(learner.layers)))
+    learner.memory[name := next(iter(learner.layers))].gradients[0] = None
     x, y = small.blobs(20, 40)
     learner.begin_task([(x, y)], torch.nn.functional.cross_entropy)
     observer.began([(x, y)])

@@ -97,14 +97,14 @@ class Noisy(torch.utils.data.Dataset[Any]):
         return self.x[index] + 0.5 * torch.randn(8), int(self.y[index])
 
 
-def test_samples_that_are_drawn_anew_are_drawn_again_when_a_run_goes_on(tmp_path: Path) -> None:
+def testsamples_that_are_drawn_anew_are_drawn_again_when_a_run_goes_on(tmp_path: Path) -> None:
     seen: list[torch.Tensor] = []
 
     class Look(StopAt):
         learner: cuber.CUBER
 
         def epoch(self, *arguments: Any) -> None:
-            seen.append(torch.cat([x for x, _ in Look.learner._sample]))
+            seen.append(torch.cat([x for x, _ in Look.learner.sample]))
             super().epoch(*arguments)
 
     def watched(directory: Path, epochs: int) -> None:

@@ -15,6 +15,7 @@ import cuber
 from cuber import metrics
 from cuber.streams import ShuffledLoader
 from cuber.training import derive
+from tests.loops import scalings
 from tests.training import small
 
 METHODS = [cuber.FineTune, cuber.AGEM, cuber.ER, cuber.GPM, cuber.TRGP, cuber.CUBER]
@@ -95,10 +96,10 @@ def test_cuber_that_never_lets_change_follows_trgp_to_the_bit(build, patience):
     assert torch.equal(weights(networks[0]), weights(networks[1]))
     assert one.accuracy == other.accuracy
     assert [[e.train_loss for e in task] for task in one.history] == [[e.train_loss for e in t] for t in other.history]
-    for ours, theirs in zip(learners[0].scalings, learners[1].scalings, strict=True):
+    for ours, theirs in (tuple(scalings(each, task) for each in learners) for task in range(learners[0].tasks)):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[layer].matrix, theirs[layer].matrix) for layer in ours)
-    assert any(learners[0].scalings)  # there was something to compare
+    assert any(scalings(learners[0], task) for task in range(learners[0].tasks))  # there was something to compare
 
 
 def test_what_a_method_draws_and_looks_at_changes_no_training():

@@ -136,12 +136,15 @@ def check_trains(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> No
         )
 
 
-def is_plain_sgd(optimizer: Optimizer) -> bool:
-    """Return whether a step adds ``-lr * grad``: SGD in one group, without momentum, decay or maximization."""
+def is_plain_sgd(optimizer: Optimizer, layers: Iterable[Any]) -> bool:
+    """Return whether a step adds ``-lr * grad`` to ``layers``, each as a whole: no momentum, decay or maximization."""
     if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
         return False
     (group,) = optimizer.param_groups
-    return not (group["momentum"] or group["weight_decay"] or group["maximize"])
+    if group["momentum"] or group["weight_decay"] or group["maximize"]:
+        return False
+    held = set(map(id, group["params"]))
+    return all((id(layer.parameter) in held) == (id(layer.bias) in held) for layer in layers if layer.with_bias)
 
 
 def largest_rate(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> float:

@@ -108,7 +108,7 @@ class PooledMethod(LayerwiseMethod):
             if tasks := memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER):
                 free = ~memory.protected_columns(at_start=True)
                 supports = supports_of(self.anchors[name].start, memory.owners[tasks], free)
-                self.scalings[name] = Scaling(memory.basis, memory.owners[tasks], supports, like=layer.parameter)
+                self.scalings[name] = Scaling(memory.basis, memory.owners[tasks], supports, layer.parameter, train=True)
 
     def constrain(self, layer: ProtectedLayer, penalty: Penalty | None, *, anchored: bool = True) -> None:
         """Protect all that tasks outside regime 3 read.
@@ -133,7 +133,7 @@ class PooledMethod(LayerwiseMethod):
 
     def after_step(self, optimizer: Optimizer) -> None:
         self.steps += 1
-        plain = is_plain_sgd(optimizer)
+        plain = is_plain_sgd(optimizer, self.layers.values())
         lr = float(optimizer.param_groups[0]["lr"]) if plain else None
         for layer in self.layers.values():
             layer.backend.after_step(lr)
@@ -237,12 +237,12 @@ class PooledMethod(LayerwiseMethod):
             return None
         return self.known_scaling(learned, name)
 
-    def known_scaling(self, learned: LearnedScaling, name: str) -> Scaling:
-        """Return a scaling as it was learned; the pool may have grown since."""
+    def known_scaling(self, learned: LearnedScaling, name: str, *, train: bool = False) -> Scaling:
+        """Return a scaling as it was learned, to be trained further or not; the pool may have grown since."""
         memory, count = self.memory[name], learned.matrix.shape[1]
         owned = memory.owners[learned.tasks][:, :count]
         like = self.layers[name].parameter
-        return Scaling(memory.basis[:, :count], owned, learned.supports, like, learned.matrix)
+        return Scaling(memory.basis[:, :count], owned, learned.supports, like, learned.matrix, train=train)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from super().named_parameters()
@@ -268,9 +268,7 @@ class PooledMethod(LayerwiseMethod):
 
     @learning.setter
     def learning(self, learning: dict[str, LearnedScaling]) -> None:
-        self.scalings = {name: self.known_scaling(learned, name) for name, learned in learning.items()}
-        for scaling in self.scalings.values():
-            scaling.matrix.requires_grad_()
+        self.scalings = {name: self.known_scaling(learned, name, train=True) for name, learned in learning.items()}
 
     @property
     def displacements(self) -> dict[str, Tensor]:
@@ -280,10 +278,18 @@ class PooledMethod(LayerwiseMethod):
 
     @displacements.setter
     def displacements(self, displacements: dict[str, Tensor]) -> None:
-        for name, layer in self.layers.items():  # the last to be loaded: the layers can be constrained
-            self.protect(layer)
-            if name in displacements:
-                layer.backend.cached_displacement = displacements[name]
+        for name in self.anchors:  # the last to be loaded: now layers can be constrained
+            self.protect(self.layers[name])
+            self.layers[name].backend.cached_displacement = displacements.get(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copied_displacements": self.displacements}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        copied = state.pop("_copied_displacements")
+        super().__setstate__(state)
+        if self.task is not None:  # copies of layers have no constraint
+            self.displacements = copied
 
     def _open_memory(self) -> None:
         """Make a memory for every protected layer, and for no other."""

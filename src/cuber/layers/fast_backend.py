@@ -55,8 +55,6 @@ class FastBackend(PlainBackend):
         """As of the last step; checked before it is used."""
         self._gradient_along: Tensor | None = None
         """The present gradient along the free columns, if it is known."""
-        drawn = torch.randn(self.layer.dimension, generator=torch.Generator().manual_seed(0))
-        self._probe = (drawn / drawn.norm()).to(self.layer.parameter)
         constraint = self.layer.constraint
         columns = 0 if constraint is None else constraint.projector.columns + len(constraint.movable)
         self._saved_per_row = columns * self.layer.dimension
@@ -162,8 +160,9 @@ class FastBackend(PlainBackend):
         factors = Factors(*map(torch.cat, zip(*self._factors, strict=True))) if several else self._factors[0]
         if factors.delta.dtype != self.layer.parameter.dtype or factors.rows.dtype != self.layer.parameter.dtype:
             return None, 0.0  # computed in half precision, and not exact enough
-        found = self.layer.times(self.layer.gradients(), self._probe)
-        expected = factors.delta.mT.mv(factors.rows.mv(self._probe))
+        probe = self.layer.require_constraint().probe.to(factors.rows)
+        found = self.layer.times(self.layer.gradients(), probe)
+        expected = factors.delta.mT.mv(factors.rows.mv(probe))
         both = torch.stack([found, expected]).double()
         (size, product), (_, expected_size) = (both @ both.mT).tolist()
         if not size * expected_size > 0:

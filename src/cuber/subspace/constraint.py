@@ -69,6 +69,11 @@ class Constraint:
     # Single directions, for checks that cost one product
 
     @cached_property
+    def probe(self) -> Tensor:
+        """A random unit vector, d."""
+        return _random_unit(self.basis[:, 0] if self.basis.shape[1] else self.basis.new_empty(len(self.basis)))
+
+    @cached_property
     def held_direction(self) -> Tensor:
         """What the weight should be along ``projector.direction``."""
         columns = _columns_at(self.basis, self.protected_columns)
@@ -77,8 +82,7 @@ class Constraint:
     @cached_property
     def free_probe(self) -> Tensor:
         """A random unit vector in the coordinates of the free columns."""
-        drawn = torch.randn(len(self.free_columns), generator=torch.Generator().manual_seed(0)).to(self.free_start)
-        return drawn / drawn.norm()
+        return _random_unit(self.free_start[0])
 
     @cached_property
     def free_direction(self) -> Tensor:
@@ -118,6 +122,11 @@ def coordinates(weight: Tensor, basis: Tensor) -> Tensor:
     """Return ``W B`` in the wider of both types."""
     wide = torch.promote_types(weight.dtype, basis.dtype)
     return weight.to(wide) @ basis.to(wide)
+
+
+def _random_unit(like: Tensor) -> Tensor:
+    drawn = torch.randn(len(like), generator=torch.Generator().manual_seed(0)).to(like)
+    return drawn / drawn.norm()
 
 
 def _columns(basis: Tensor, chosen: Tensor) -> Tensor:

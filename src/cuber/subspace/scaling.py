@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +39,19 @@ class Scaling:
         owned: which columns make up each ``B_j``, tasks x K.
         supports: K x q_j for each task, or none.
         like: the weight, for dtype and device.
-        matrix: M, if it has been learned.
+        matrix: M, if some of it has been learned.
+        train: whether M is to be learned.
     """
 
     def __init__(
-        self, basis: Tensor, owned: Tensor, supports: list[Tensor], like: Tensor, matrix: Tensor | None = None
+        self,
+        basis: Tensor,
+        owned: Tensor,
+        supports: list[Tensor],
+        like: Tensor,
+        matrix: Tensor | None = None,
+        *,
+        train: bool = False,
     ) -> None:
         self.basis = basis.to(like)
         self.supports = [support.to(like) for support in supports]
@@ -55,12 +64,21 @@ class Scaling:
         else:
             self.share = (share.mT @ share).sqrt()
         values = torch.zeros_like(self.share) if matrix is None else matrix.to(like)
-        self.matrix = nn.Parameter(values)
+        self.matrix = nn.Parameter(values, requires_grad=train)
         self._is_mask = bool((self.share <= 1).all())
-        if self._is_mask:
-            # Entries outside the mask are 0 and stay 0: it is enough to mask their gradient.
-            self.matrix.register_hook(lambda gradient: gradient * self.share)
-        self.matrix.requires_grad_(matrix is None)
+        self._mask_gradient()
+
+    def _mask_gradient(self) -> None:
+        """Where ``share`` is a mask, entries outside it are 0 and stay 0 if their gradient is."""
+        if self._is_mask and self.matrix.requires_grad:
+            self.matrix.register_hook(self._masked)
+
+    def _masked(self, gradient: Tensor) -> Tensor:
+        return gradient * self.share
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._mask_gradient()  # copies of parameters have no hooks
 
     @property
     def applied(self) -> Tensor:
