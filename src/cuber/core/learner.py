@@ -292,6 +292,9 @@ class Method:
     def on_task_begin(self) -> None:
         """A task begins: the model shows it, other tasks' parameters are frozen. Raise to refuse the task."""
 
+    def on_step_begin(self, optimizer: Optimizer) -> None:
+        """An optimizer begins a step; gradients that a closure computes do not exist yet. Needs ``before_step``."""
+
     def before_step(self, optimizer: Optimizer) -> None:
         """The gradients are complete and the step is not made: change ``parameter.grad``."""
 

@@ -94,6 +94,7 @@ class OptimizerHooks:
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        self._method.on_step_begin(optimizer)
         if closure is None:
             _unscale(optimizer)
             with full_precision(self._method.device), _minimized(optimizer):

@@ -4,7 +4,9 @@ A method declares its memory by attribute name and type::
 
     remembered = {"anchors": dict[str, Tensor], "steps": int}
 
-Types may nest tensors, parameters, numbers, strings, lists, sets, dictionaries, dataclasses of these, and ``| None``.
+Types may nest tensors, parameters, numbers, strings, lists, sets, dictionaries, dataclasses of these, ``| None``, and
+``torch.Generator``. A class that is saved in its own way has a method ``to_plain()`` and a class method
+``from_plain(plain, device)``; it is not moved when the model is.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ def to_plain(value: Any) -> Plain:
     """Return ``value`` as plain values and tensors; tensors are shared, not copied."""
     if isinstance(value, Tensor):
         return value.detach()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if hasattr(value, "to_plain"):
+        return value.to_plain()
     if dataclasses.is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -48,6 +54,12 @@ def from_plain(kind: Any, plain: Plain, device: torch.device) -> Any:
         return None
     if origin in (Union, types.UnionType):
         return from_plain(next(part for part in arguments if part is not type(None)), plain, device)
+    if hasattr(kind, "from_plain"):
+        return kind.from_plain(plain, device)
+    if kind is torch.Generator:
+        generator = torch.Generator()
+        generator.set_state(plain.cpu())
+        return generator
     if kind is nn.Parameter:
         return nn.Parameter(plain.to(device, copy=True))
     if isinstance(plain, Tensor):
@@ -72,6 +84,8 @@ def moved(value: Any, device: torch.device) -> Any:
     """Return ``value`` with its tensors on ``device``; dataclasses and containers are changed in place."""
     if isinstance(value, Tensor):
         return value.to(device)
+    if hasattr(value, "to_plain"):
+        return value
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             setattr(value, field.name, moved(getattr(value, field.name), device))
@@ -91,6 +105,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     """Iterate over all tensors in ``value``."""
     if isinstance(value, Tensor):
         yield value
+    elif hasattr(value, "to_plain"):
+        yield from tensors_in(value.to_plain())
     elif isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(part)
