@@ -19,7 +19,7 @@ from an entry point in the group ``cuber.methods``, which is looked at when a na
 
 from cuber.core.learner import Method
 from cuber.core.settings import setting
-from cuber.methods import plugins as outside
+from cuber.methods import plugins
 from cuber.methods.agem import AGEM
 from cuber.methods.cuber import CUBER
 from cuber.methods.er import ER
@@ -48,12 +48,12 @@ METHODS: dict[str, type[Method]] = {
 
 def find_method(name: str) -> type[Method]:
     """The method of that name, of this package or of one that offers it; a sentence where there is none."""
-    return METHODS[name] if name in METHODS else outside.load(name, METHODS)
+    return METHODS[name] if name in METHODS else plugins.load(name, METHODS)
 
 
 def all_methods() -> dict[str, type[Method]]:
     """Every method by name; a warning for each that a package offers in vain."""
-    return {**METHODS, **outside.load_all(METHODS)}
+    return {**METHODS, **plugins.load_all(METHODS)}
 
 
 __all__ = [

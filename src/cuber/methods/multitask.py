@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class Multitask(Method):
     batches that were learnt.
     """
 
-    joint = True
+    joint: ClassVar[bool] = True
+    remembered: ClassVar[dict[str, Any]] = {"at_once": int}
 
     def loss(self, batch: Batch) -> Tensor:
         x, y, tasks = batches.to(_samples(batch), self.device)
@@ -81,12 +82,6 @@ class Multitask(Method):
 
     def describe(self) -> list[str]:
         return [f"tasks 0 to {self.at_once - 1}, all at once"] if self.task is not None else []
-
-    def _state(self) -> dict[str, Any]:
-        return super()._state() | {"at_once": self.at_once}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.at_once = state["at_once"]
 
 
 def _samples(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
