@@ -259,8 +259,9 @@ class Method:
         self.freezer.thaw()
         self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
         self.steps_per_epoch, self.sample = state["steps_per_epoch"], state["sample"]
+        remembered = copy.deepcopy(state["remembered"])  # tensors that occur twice, such as statistics, stay one
         for name, kind in names.items():
-            setattr(self, name, from_plain(kind, state["remembered"][name], self.device))
+            setattr(self, name, from_plain(kind, remembered[name], self.device))
         self.on_state_loaded()
         self.show_task(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
         if self.task is not None:
@@ -280,7 +281,8 @@ class Method:
         for name in self._declared_state(in_task=False):
             for kind, size in bytes_by_kind(name, getattr(self, name), kinds).items():
                 total[kind] = total.get(kind, 0) + size
-        return {kind: size for kind, size in total.items() if size or kind == "statistics"} | {"heads": heads}
+        always = {"statistics", *kinds.values()}
+        return {kind: size for kind, size in total.items() if size or kind in always} | {"heads": heads}
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))

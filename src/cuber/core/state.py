@@ -43,7 +43,7 @@ def to_plain(value: Any) -> Plain:
 
 
 def from_plain(kind: Any, plain: Plain, device: torch.device) -> Any:
-    """Build a value of type ``kind`` from what :func:`to_plain` returned, with copies of its tensors on ``device``.
+    """Build a value of type ``kind`` from what :func:`to_plain` returned, with its tensors on ``device``.
 
     >>> from_plain(dict[int, Tensor], {"3": torch.ones(2)}, torch.device("cpu"))
     {3: tensor([1., 1.])}
@@ -61,9 +61,9 @@ def from_plain(kind: Any, plain: Plain, device: torch.device) -> Any:
         generator.set_state(plain.cpu())
         return generator
     if kind is nn.Parameter:
-        return nn.Parameter(plain.to(device, copy=True))
+        return nn.Parameter(plain.to(device))
     if isinstance(plain, Tensor):
-        return plain.to(device, copy=True)
+        return plain.to(device)
     if origin is dict:
         key, part = arguments
         return {key(name): from_plain(part, value, device) for name, value in plain.items()}

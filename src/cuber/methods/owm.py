@@ -39,7 +39,7 @@ class CPUTensors(dict[str, Tensor]):
 
     @classmethod
     def from_plain(cls, plain: dict[str, Tensor], device: torch.device) -> CPUTensors:
-        return cls((name, tensor.to("cpu", copy=True)) for name, tensor in plain.items())
+        return cls((name, tensor.cpu()) for name, tensor in plain.items())
 
 
 @dataclass(eq=False, repr=False)
