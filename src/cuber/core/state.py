@@ -28,7 +28,7 @@ Plain = Any
 def to_plain(value: Any) -> Plain:
     """Return ``value`` as plain values and tensors; tensors are shared, not copied."""
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach() if value.requires_grad else value
     if isinstance(value, torch.Generator):
         return value.get_state()
     if hasattr(value, "to_plain"):
