@@ -185,7 +185,7 @@ def test_memory_is_one_square_matrix_a_layer_however_many_tasks() -> None:
     for task in range(3):
         learn(learner, CASES["many heads"].loader(task))
         assert learner.memory_bytes()["projectors"] == 8 * (9**2 + 13**2)
-    saved = sum(matrix.nbytes for matrix in learner.state_dict()["memory"].values())
+    saved = sum(matrix.nbytes for matrix in learner.state_dict()["remembered"]["memory"].values())
     assert saved == learner.memory_bytes()["projectors"]
 
 
