@@ -30,9 +30,6 @@ class OptimizerHooks:
         self._pending: dict[str, set[int]] = {}
         """Layer -> the optimizers (by id) that hold a part of it and have not stepped since its gradient changed."""
 
-    def __len__(self) -> int:
-        return len(self._handles)
-
     def wrap(self, optimizer: Optimizer, *, resumed: bool) -> None:
         """Register hooks on an optimizer, once.
 
@@ -66,6 +63,14 @@ class OptimizerHooks:
             raise CuberError(
                 f"the optimizer lacks {len(missing)} parameters that this task adds, first '{missing[0]}': "
                 "build it from learner.parameters(), after begin_task, or wrap the one that has them first"
+            )
+
+    def require_any(self, verb: str) -> None:
+        """Raise if no optimizer was wrapped."""
+        if not self._handles:
+            raise CuberError(
+                f"{verb}: no optimizer was wrapped in this task, so nothing was protected; "
+                "train with optimizer = learner.wrap(optimizer)"
             )
 
     def is_first(self, optimizer: Optimizer) -> bool:

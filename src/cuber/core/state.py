@@ -115,20 +115,25 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(value, field.name))
 
 
-def bytes_by_kind(name: str, value: Any, kinds: Mapping[str, str]) -> dict[str, int]:
-    """Count the bytes in an attribute, by its name or, where it holds dataclasses, by the names of their fields.
+def bytes_by_kind(attributes: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, int]:
+    """Count the bytes in attributes, by their names or, where they hold dataclasses, by the names of their fields.
 
     Args:
+        attributes: attribute -> value.
         kinds: other names to count under, for attributes and fields.
     """
-    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    if not any(dataclasses.is_dataclass(part) for part in parts):
-        return {kinds.get(name, name): nbytes(value)}
     total: dict[str, int] = {}
-    for part in parts:
-        for field in dataclasses.fields(part):
-            kind = kinds.get(field.name, field.name)
-            total[kind] = total.get(kind, 0) + nbytes(getattr(part, field.name))
+    for name, value in attributes.items():
+        parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(dataclasses.is_dataclass(part) for part in parts):
+            sizes = [
+                (field.name, nbytes(getattr(part, field.name))) for part in parts for field in dataclasses.fields(part)
+            ]
+        else:
+            sizes = [(name, nbytes(value))]
+        for counted, size in sizes:
+            kind = kinds.get(counted, counted)
+            total[kind] = total.get(kind, 0) + size
     return total
 
 
