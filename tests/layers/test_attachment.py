@@ -87,7 +87,7 @@ def test_a_layer_may_be_called_with_its_input_by_name() -> None:
 def test_a_copy_computes_the_same_and_has_scalings_of_its_own(duplicate: object) -> None:
     module = nn.Linear(4, 3)
     layer = attached(module)
-    layer.scaling = Scaling.identity(torch.eye(5)[:, :2], torch.ones(1, 2, dtype=torch.bool), like=layer.parameter)
+    layer.scaling = Scaling(torch.eye(5)[:, :2], torch.ones(1, 2, dtype=torch.bool), [], like=layer.parameter)
     layer.scaling.matrix.data = torch.randn(2, 2)
     x = torch.randn(7, 4)
     twin = duplicate(module)  # type: ignore[operator]

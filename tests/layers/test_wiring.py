@@ -103,7 +103,7 @@ def test_a_convolution_behind_one_reads_its_channels_over_the_whole_kernel() -> 
 def test_a_gate_sits_behind_the_normalization_that_would_undo_it(statistics: str) -> None:
     torch.manual_seed(0)
     learner = attention_behind(ResidualBlock(), (2, 5, 5), norm_statistics=statistics)
-    assert learner._places == {"conv1": ["norm1"], "conv2": ["norm2"], "shortcut": ["shortcut"]}
+    assert learner.gated_modules == {"conv1": ["norm1"], "conv2": ["norm2"], "shortcut": ["shortcut"]}
     units = learner.units
     assert torch.allclose(learner.inputs["conv2"], repeated(units["conv1"], 9))
     assert torch.allclose(learner.inputs["head"][:-1], torch.maximum(units["conv2"], units["shortcut"]))
@@ -151,7 +151,7 @@ def test_and_nowhere_else(how: str) -> None:
     if how != "mixes":
         model.norm.running_mean += 0.1  # as after any training: what it puts out is not 0 where 0 comes in
     learner = attention_behind(model, (5,))
-    assert learner._places == {"first": [PLACES[how]]}
+    assert learner.gated_modules == {"first": [PLACES[how]]}
     if how in ("of other units", "after a ReLU", "beside itself"):
         assert torch.equal(learner.inputs["last"], torch.ones(6))
 
@@ -181,5 +181,5 @@ def test_looking_leaves_nothing_behind() -> None:
         assert all(
             type(getattr(h, "__self__", None)).__name__ == "Attached" for h in module._forward_pre_hooks.values()
         )
-    assert all(gate.forced is None for gate in learner._gates.values())
+    assert all(gate.forced is None for gate in learner.gates.values())
     assert all(buffer.isfinite().all() for buffer in learner.model.buffers())

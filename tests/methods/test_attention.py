@@ -55,7 +55,7 @@ def scaled(case_name: str) -> TRGP:
 def give_scalings(layers: dict[str, ProtectedLayer]) -> None:
     for layer in layers.values():
         basis = torch.linalg.qr(torch.randn(layer.dimension, 3)).Q
-        layer.scaling = Scaling.identity(basis, torch.ones(1, 3, dtype=torch.bool), like=layer.parameter)
+        layer.scaling = Scaling(basis, torch.ones(1, 3, dtype=torch.bool), [], like=layer.parameter)
         layer.scaling.matrix.data = 0.5 * torch.randn(3, 3)
 
 

@@ -78,7 +78,7 @@ def test_as_task_of_a_task_nobody_learnt_says_which_were(kind: type, tasks: int,
     for task in range(tasks):
         learn(learner, CASE.loader(task))
     with (
-        pytest.raises(CuberError, match=rf"as_task\({asked}\): that task has not been learnt \(.*{learnt}"),
+        pytest.raises(CuberError, match=rf"as_task\({asked}\): that task has not been learned \(.*{learnt}"),
         learner.as_task(asked),
     ):
         pass

@@ -123,7 +123,7 @@ def test_labels_are_drawn_alike_however_they_are_batched_and_differ_from_task_to
         learner = EWC(CASE.model(dtype=torch.float64), labels="model")
         for task in range(2):
             learner.tasks = task
-            batches = learner._relabelled(CASE.loader(0, batch_size=batch_size, dtype=torch.float64))
+            batches = learner.draw_labels(CASE.loader(0, batch_size=batch_size, dtype=torch.float64))
             drawn.append(torch.cat([y for _, y in batches]))
     assert torch.equal(drawn[0], drawn[2])
     assert torch.equal(drawn[1], drawn[3])
@@ -134,13 +134,13 @@ def test_labels_are_drawn_for_every_position_of_an_answer_that_has_several() -> 
     model = nn.Conv1d(2, 4, 1)
     x, y = torch.randn(6, 2, 5), torch.randint(4, (6, 5))
     learner = finished(EWC(model, labels="model"), [(x, y)])
-    ((_, drawn),) = learner._relabelled([(x, y)])
+    ((_, drawn),) = learner.draw_labels([(x, y)])
     assert drawn.shape == y.shape
     assert drawn.dtype == y.dtype
     with torch.no_grad():
         model.weight.zero_()
         model.bias.copy_(torch.tensor([0.0, 0.0, 50.0, 0.0]))  # type: ignore[union-attr]
-    ((_, drawn),) = learner._relabelled([(x, y)])
+    ((_, drawn),) = learner.draw_labels([(x, y)])
     assert drawn.eq(2).all()
 
 

@@ -46,7 +46,7 @@ def test_weights_that_a_task_does_not_reach_go_where_the_old_tasks_together_want
         optimizer.step()
         if side == "left":
             learner.end_task(loader)
-    offset = before - learner.centre["left.weight"]
+    offset = before - learner.center["left.weight"]
     assert torch.allclose(model.left.weight, before - 0.5 * 2.0 * learner.importance["left.weight"] * offset, atol=1e-6)
     assert not torch.equal(model.left.weight, before)
     assert "right.weight" not in learner.importance, "no old task depends on it"
@@ -168,8 +168,9 @@ def test_a_resumption_in_the_middle_of_a_task_gives_the_same_bits(settings: dict
         learn(each, case.loader(3), momentum)
     assert same_bits(learner.model, twin.model)
     assert same_memory(learner, twin)
-    for key in ("importance", "centre"):
-        assert all(torch.equal(kept[key][name], untouched[key][name]) for name in untouched[key])
+    for key in ("importance", "center"):
+        before, after_loading = untouched["remembered"][key], kept["remembered"][key]
+        assert all(torch.equal(after_loading[name], before[name]) for name in before)
 
 
 @pytest.mark.parametrize("anchors", ["each", "last"])
@@ -201,7 +202,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], sente
 def test_springs_follow_a_model_that_is_moved_between_tasks() -> None:
     learner = after(EWC, tasks=1)
     learner.model.to("meta")  # the one other device that every machine has; nothing can be computed on it
-    learner._start()
+    learner._move_memory()
     for parameter in learner.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     learner.before_step(torch.optim.SGD(learner.parameters(), lr=0.1))

@@ -55,7 +55,7 @@ def test_old_tasks_keep_their_answers(name: str, optimizer: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_and_would_not_without_the_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = after_first_task(name)
-    monkeypatch.setattr(HAT, "modulate", lambda self, layer, change: change)
+    monkeypatch.setattr(HAT, "filter_update", lambda self, layer, change: change)
     assert change(learner, name, "AdamW") > 1e-2
 
 
@@ -150,7 +150,7 @@ class Endless:
 
 def test_an_epoch_must_have_a_length_or_be_given_one() -> None:
     learner = HAT(CASE.model())
-    with pytest.raises(CuberError, match=r"how long an epoch is.*begin_task\(steps=\.\.\.\)"):
+    with pytest.raises(CuberError, match=r"number of steps in an epoch.*begin_task\(steps=\.\.\.\)"):
         learner.begin_task(Endless(), loss_fn)
     learner.begin_task(Endless(), loss_fn, steps=3)
     train(learner, learner.wrap(sgd(learner.parameters())), Endless())
@@ -237,7 +237,7 @@ def test_a_batch_that_cannot_be_cut_is_looked_at_as_a_whole() -> None:
 def test_an_optimizer_without_the_embeddings_is_refused() -> None:
     learner = HAT(CASE.model())
     learner.begin_task(CASE.loader(0), loss_fn)
-    with pytest.raises(CuberError, match=r"lacks 2 task embeddings.*first 'layers\.0\.attention'"):
+    with pytest.raises(CuberError, match=r"lacks 2 parameters.*first 'layers\.0\.attention'"):
         learner.wrap(sgd(learner.model.parameters()))
     train(learner, learner.wrap(sgd(learner.parameters())), CASE.loader(0))
     learner.end_task(CASE.loader(0))

@@ -159,7 +159,7 @@ def test_heads_of_all_tasks_learn_and_those_of_no_task_do_not(make: Any) -> None
     moved = [not torch.equal(head.weight, old["weight"]) for head, old in zip(model.heads, before, strict=True)]  # type: ignore[union-attr, arg-type]
     assert moved == [True, True, False]
     assert learner.tasks == 2
-    with pytest.raises(CuberError, match=r"as_task\(2\): that task has not been learnt \(tasks 0 to 1 have\)"):
+    with pytest.raises(CuberError, match=r"as_task\(2\): that task has not been learned \(tasks 0 to 1 have\)"):
         logits(learner, 2, loader[0][0])
 
 
@@ -279,7 +279,7 @@ def test_a_run_goes_on_from_a_file_with_the_same_bits(build: Any) -> None:
     assert last.memory_bytes() == learner.memory_bytes()
     for task in range(2):
         assert torch.equal(logits(last, task, loader[0][0]), logits(learner, task, loader[0][0]))
-    with pytest.raises(CuberError, match="has learnt its 2 tasks"):
+    with pytest.raises(CuberError, match="has learned its 2 tasks"):
         last.begin_task(loader, loss_fn)
 
 
@@ -324,9 +324,9 @@ def test_every_batch_is_checked_not_only_the_first() -> None:
 def test_what_it_cannot_do_is_said() -> None:
     loader = mixed()
     learner = learnt()
-    with pytest.raises(CuberError, match="has learnt its 3 tasks, all at once: make a new learner"):
+    with pytest.raises(CuberError, match="has learned its 3 tasks, all at once: make a new learner"):
         learner.begin_task(loader, loss_fn)
-    with pytest.raises(CuberError, match="a sample is of task 3, but the tasks learnt are 0 to 2"):
+    with pytest.raises(CuberError, match="a sample is of task 3, but the tasks learned are 0 to 2"):
         learner.loss((X, Y, TASKS + 1))
     with pytest.raises(CuberError, match=r"which forward= does not tell"):
         Multitask(built(with_heads), forward=lambda model, batch: model(batch[0]).sum()).begin_task(loader)

@@ -31,9 +31,9 @@ BAD = {
         "function",
         "def mine(model): ...",
         "function:mine",
-        "function:mine, is not a class below cuber.Method",
+        "function:mine, is not a subclass of cuber.Method",
     ),
-    "no method": ("plain", "class Mine: ...", "plain:Mine", "plain:Mine, is not a class below cuber.Method"),
+    "no method": ("plain", "class Mine: ...", "plain:Mine", "plain:Mine, is not a subclass of cuber.Method"),
 }
 
 

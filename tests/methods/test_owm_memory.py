@@ -185,7 +185,7 @@ def test_memory_is_one_square_matrix_a_layer_however_many_tasks() -> None:
     for task in range(3):
         learn(learner, CASES["many heads"].loader(task))
         assert learner.memory_bytes()["projectors"] == 8 * (9**2 + 13**2)
-    saved = sum(matrix.nbytes for matrix in learner.state_dict()["memory"].values())
+    saved = sum(matrix.nbytes for matrix in learner.state_dict()["remembered"]["memory"].values())
     assert saved == learner.memory_bytes()["projectors"]
 
 
@@ -227,7 +227,7 @@ def test_inputs_too_large_for_alpha_are_refused_and_a_larger_alpha_is_taken() ->
     learner.alpha = 1e-3
     learner.end_task(loader)
     learner.begin_task(loader, loss_fn)
-    P = learner.modulate(learner.layers["layers.0"], torch.eye(9))
+    P = learner.filter_update(learner.layers["layers.0"], torch.eye(9))
     x = torch.cat([torch.cat([x for x, _ in loader]), torch.ones(4, 1)], dim=1)
     assert torch.allclose(P, (torch.eye(9) - projector(x.T)).float(), atol=1e-4)
 
@@ -269,7 +269,7 @@ def test_changes_of_weights_in_half_precision_are_rounded_once() -> None:
     learner.begin_task([(x, y)], loss_fn)
     change = torch.randn(12, 8, dtype=torch.bfloat16)
     exact = change.double() @ torch.linalg.inv(learner.memory["layers.0"])
-    let_through = learner.modulate(learner.layers["layers.0"], change)
+    let_through = learner.filter_update(learner.layers["layers.0"], change)
     assert let_through.dtype == torch.bfloat16
     assert ((let_through - exact).abs() <= 2**-8 * exact.abs() + 1e-6).all()
 

@@ -206,9 +206,9 @@ def test_a_memory_survives_a_file_in_a_few_tensors() -> None:
     loader = [{"x": x, "y": y, "scale": torch.tensor(3.0)} for x, y in numbers(0, 300)]
     memory = memory_of(1, numbers(0, 20), memory_of(0, loader))
     file = io.BytesIO()
-    torch.save(memory.state(), file)
+    torch.save(memory.to_plain(), file)
     file.seek(0)
-    twin = EpisodicMemory.restored(torch.load(file, weights_only=True))
+    twin = EpisodicMemory.from_plain(torch.load(file, weights_only=True))
     assert twin.sizes == memory.sizes == {0: 300, 1: 20}
     assert twin.nbytes == memory.nbytes
     for (task, ours), (other, theirs) in zip(memory.draw(9, generator()), twin.draw(9, generator()), strict=True):

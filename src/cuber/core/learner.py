@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches
+from cuber.core import batches, checks
 from cuber.core.batches import Batch
-from cuber.core.checks import check_loss, check_task
 from cuber.core.device import device_of
 from cuber.core.freezing import Freezer, claim, release
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
@@ -62,10 +61,7 @@ class Method:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not isinstance(self.model, nn.Module):
-            raise CuberError(f"{type(self).__name__} takes an nn.Module, not a {type(self.model).__name__}")
-        # torch.compile wraps a model; the learner works on the model inside.
-        self.model = getattr(self.model, "_orig_mod", self.model)
+        self.model = checks.check_model(self.model, type(self).__name__)
         claim(self.model, self)
         strip_gates(self.model)  # a copy of a model comes with the gates of the original's learner
         self.freezer = Freezer(self.model)
@@ -103,10 +99,7 @@ class Method:
         """
         self._require_attached("begin_task")
         batches.check_loader(loader, "begin_task")
-        if self.task is not None:
-            raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
-        if loss_fn is None and self.forward is None:
-            raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
+        checks.check_can_begin(self.task, loss_fn or self.forward)
         self.sample = self.take(loader)
         self._loss_fn = loss_fn
         self.steps_per_epoch = batches.steps(loader) if steps is None else steps
@@ -157,11 +150,7 @@ class Method:
         self._require_task("end_task")
         self._require_attached("end_task")
         batches.check_loader(loader, "end_task")
-        if not len(self.optimizers):
-            raise CuberError(
-                "end_task: no optimizer was wrapped in this task, so nothing was protected; "
-                "train with optimizer = learner.wrap(optimizer)"
-            )
+        self.optimizers.require_any("end_task")
         self.freezer.warn_of_thawed()
         self.on_task_end(loader)
         self.statistics += [self.normalization.statistics()] * self.at_once
@@ -179,7 +168,7 @@ class Method:
         if self._detached:
             raise CuberError("this learner was detached from its model: make a new one")
         if task is not None:
-            check_task(task, known=self.tasks + (self.at_once if self.task is not None else 0))
+            checks.check_task(task, known=self.tasks + (self.at_once if self.task is not None else 0))
         shown, statistics = self.shown_task, self.normalization.statistics()
         self._views += 1
         try:
@@ -206,11 +195,7 @@ class Method:
         """Return the differentiable loss of a batch at the weights that the model now shows."""
         if self.forward is not None:
             return self.forward(self.model, batch)
-        if not (isinstance(batch, list | tuple) and len(batch) == 2):
-            raise CuberError(
-                f"the loader yields a {type(batch).__name__} where (input, target) is expected: "
-                "give the learner a forward=lambda model, batch: loss"
-            )
+        checks.check_pair(batch)
         x, y = batches.to(batch, self.device)
         return self.loss_fn(self.model(x), y)
 
@@ -259,8 +244,9 @@ class Method:
         self.freezer.thaw()
         self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
         self.steps_per_epoch, self.sample = state["steps_per_epoch"], state["sample"]
+        remembered = copy.deepcopy(state["remembered"])  # tensors that occur twice, such as statistics, stay one
         for name, kind in names.items():
-            setattr(self, name, from_plain(kind, state["remembered"][name], self.device))
+            setattr(self, name, from_plain(kind, remembered[name], self.device))
         self.on_state_loaded()
         self.show_task(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
         if self.task is not None:
@@ -274,13 +260,10 @@ class Method:
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the bytes kept between tasks, by kind."""
-        kinds = declared(type(self), "kinds")
+        kinds = {"statistics": "statistics"} | declared(type(self), "kinds")
+        total = bytes_by_kind({name: getattr(self, name) for name in self._declared_state(in_task=False)}, kinds)
         heads = sum(head.nbytes for multi in heads_of(self.model) for head in multi.heads[: self.tasks].parameters())
-        total: dict[str, int] = {}
-        for name in self._declared_state(in_task=False):
-            for kind, size in bytes_by_kind(name, getattr(self, name), kinds).items():
-                total[kind] = total.get(kind, 0) + size
-        return {kind: size for kind, size in total.items() if size or kind == "statistics"} | {"heads": heads}
+        return {kind: size for kind, size in total.items() if size or kind in kinds.values()} | {"heads": heads}
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
@@ -291,6 +274,9 @@ class Method:
 
     def on_task_begin(self) -> None:
         """A task begins: the model shows it, other tasks' parameters are frozen. Raise to refuse the task."""
+
+    def on_step_begin(self, optimizer: Optimizer) -> None:
+        """An optimizer begins a step; gradients that a closure computes do not exist yet. Needs ``before_step``."""
 
     def before_step(self, optimizer: Optimizer) -> None:
         """The gradients are complete and the step is not made: change ``parameter.grad``."""
@@ -349,14 +335,12 @@ class Method:
 
     def try_sample(self) -> None:
         """Run the sample through model and loss: estimate normalization statistics, raise errors early."""
-        estimated = self.normalization.trained_layers(self.model)
+        estimated = self.normalization.trained_layers(self.model) if self.tasks else []
         with torch.no_grad(), evaluation_mode(self.model):
-            loss = self.try_loss(self.sample[0], "first batch")
-            if self.tasks and self.norm_statistics == "task" and estimated:
-                with self.normalization.estimating(estimated):
-                    for batch in self.sample[: max(1, len(self.sample) - 1)]:
-                        self.try_loss(batch, "batches")
-        check_loss(loss, self.tasks)
+            checks.check_loss(self.try_loss(self.sample[0], "first batch"), self.tasks)
+            with self.normalization.estimating(estimated):
+                for batch in self.sample[: max(1, len(self.sample) - 1)] if estimated else []:
+                    self.try_loss(batch, "batches")
 
     def check_state(self, remembered: dict[str, Any]) -> None:
         """Raise unless the learner can load this part of a saved state."""
@@ -380,15 +364,8 @@ class Method:
 
     def try_loss(self, batch: Batch, which: str) -> Tensor:
         """Return the loss of a batch; report whatever model and loss raise in one sentence."""
-        try:
+        with checks.explained(f"task {self.tasks}: the model and the loss cannot take the loader's {which}"):
             return self.loss(batch)
-        except CuberError:
-            raise
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise CuberError(
-                f"task {self.tasks}: the model and the loss cannot take the loader's {which}: {reason}"
-            ) from error
 
     def _declared_state(self, *, in_task: bool) -> dict[str, Any]:
         names = declared(type(self), "remembered")
@@ -403,12 +380,7 @@ class Method:
             setattr(self, name, moved(getattr(self, name), self.device))
 
     def _require_attached(self, verb: str) -> None:
-        if self._detached:
-            raise CuberError("this learner was detached from its model: make a new one")
-        if self._views:
-            raise CuberError(f"{verb} inside as_task, which would then show the old task again: leave the block first")
-        if torch.is_inference_mode_enabled():
-            raise CuberError(f"{verb} needs gradients: call it outside torch.inference_mode()")
+        checks.check_attached(verb, detached=self._detached, viewed=self._views > 0)
 
     def _require_task(self, verb: str) -> None:
         if self.task is None:

@@ -30,9 +30,6 @@ class OptimizerHooks:
         self._pending: dict[str, set[int]] = {}
         """Layer -> the optimizers (by id) that hold a part of it and have not stepped since its gradient changed."""
 
-    def __len__(self) -> int:
-        return len(self._handles)
-
     def wrap(self, optimizer: Optimizer, *, resumed: bool) -> None:
         """Register hooks on an optimizer, once.
 
@@ -68,6 +65,14 @@ class OptimizerHooks:
                 "build it from learner.parameters(), after begin_task, or wrap the one that has them first"
             )
 
+    def require_any(self, verb: str) -> None:
+        """Raise if no optimizer was wrapped."""
+        if not self._handles:
+            raise CuberError(
+                f"{verb}: no optimizer was wrapped in this task, so nothing was protected; "
+                "train with optimizer = learner.wrap(optimizer)"
+            )
+
     def is_first(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer was wrapped before all others."""
         return optimizer is next(iter(self._handles), optimizer)
@@ -94,6 +99,7 @@ class OptimizerHooks:
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        self._method.on_step_begin(optimizer)
         if closure is None:
             _unscale(optimizer)
             with full_precision(self._method.device), _minimized(optimizer):

@@ -1,4 +1,4 @@
-"""What methods share that replay samples of old tasks: the memory, and the gradient of a batch drawn from it."""
+"""Methods that replay samples of old tasks: their memory, and the gradient of a batch drawn from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from cuber.core.batches import Batch
 from cuber.core.checks import check_dense
 from cuber.core.learner import Method
 from cuber.core.multi_head_loss import can_mix, mixed_loss
+from cuber.core.optimizer_hooks import parameters_of
 from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.networks.heads import other_head_parameters
@@ -26,51 +27,64 @@ from cuber.replay import Drawn, EpisodicMemory, check_alike, mixture
 
 @dataclass(eq=False, repr=False)
 class ReplayMethod(Method):
-    """A method that says what becomes of a gradient beside the one of remembered samples: ``combine``.
+    """A method that combines the present gradient with that of remembered samples.
 
-    Samples are chosen in one pass over a task's data when it has been learnt (``remember``), however many epochs there
-    were. They are replayed with the present loss, each with the head and the statistics of its own task.
+    A subclass overrides ``combine`` and ``remember``. Samples are chosen in one pass over a task's data when the task
+    ends. They are replayed with the present loss function, each with the head and statistics of its own task.
     """
 
+    remembered: ClassVar[dict[str, Any]] = {
+        "memory": int,
+        "episodic_memory": EpisodicMemory,
+        "generator": torch.Generator,
+    }
+    kinds: ClassVar[dict[str, str]] = {"episodic_memory": "samples"}
+
     memory: int = setting(1000, "samples of old tasks that are kept", low=0)
-    replay: int = setting(64, "of these, how many are replayed at each step", low=1)
+    replay: int = setting(64, "samples that are replayed at each step", low=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.episodic_memory = EpisodicMemory()
-        self._generator = torch.Generator()
+        self.generator = torch.Generator()
+
+    # For methods to override
 
     @abstractmethod
     def combine(self, gradients: list[Tensor], replayed: list[Tensor]) -> list[Tensor]:
-        """What takes the place of the present task's gradients; a tensor that is handed back as it was stays."""
+        """Return the gradients to step with.
+
+        Args:
+            gradients: of the present task, one for each parameter; return the same tensor to leave it unchanged.
+            replayed: of the samples drawn from memory, for the same parameters.
+        """
 
     @abstractmethod
     def remember(self, loader: Iterable[Batch]) -> None:
-        """Choose samples of the task that has been learnt."""
+        """Choose samples of the task that was learned: set ``episodic_memory``."""
+
+    # The gradients
 
     def before_step(self, optimizer: Optimizer) -> None:
         if len(self.episodic_memory) == 0:
             return
-        held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        references = zip(held, self.replayed_gradients(held), strict=True)
-        reached = [(p, r) for p, r in references if p.grad is not None or r is not None]
-        if reached:
-            self._replace_gradients(reached)
-
-    @torch.no_grad()
-    def _replace_gradients(self, reached: list[tuple[nn.Parameter, Tensor | None]]) -> None:
-        """Parameters that one of the two losses does not depend on have a gradient of 0 there."""
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p, _ in reached]
-        replayed = [torch.zeros_like(p) if r is None else r for p, r in reached]
-        for (p, _), before, after in zip(reached, gradients, self.combine(gradients, replayed), strict=True):
-            if after is not before:
-                p.grad = after if p.grad is None else p.grad.copy_(after)
+        held = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
+        pairs = zip(held, self.replayed_gradients(held), strict=True)
+        reached = [(p, r) for p, r in pairs if p.grad is not None or r is not None]
+        if not reached:
+            return
+        with torch.no_grad():  # a loss that does not depend on a parameter has gradient 0 there
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p, _ in reached]
+            replayed = [torch.zeros_like(p) if r is None else r for p, r in reached]
+            for (p, _), before, after in zip(reached, gradients, self.combine(gradients, replayed), strict=True):
+                if after is not before:
+                    p.grad = after if p.grad is None else p.grad.copy_(after)
 
     def replayed_gradients(self, parameters: list[nn.Parameter]) -> list[Tensor | None]:
-        """The gradient of the mean loss over a batch drawn from memory; None for parameters that it does not reach."""
+        """Return the gradients of the mean loss of a batch drawn from memory; None for parameters it does not reach."""
         totals: list[Tensor | None] = [None] * len(parameters)
         with torch.enable_grad(), self._old_tasks_shown():
-            for loss in self._losses(self.episodic_memory.draw(self.replay, self._generator)):
+            for loss in self._losses(self.episodic_memory.draw(self.replay, self.generator)):
                 if not loss.requires_grad:
                     continue
                 parts = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -81,8 +95,10 @@ class ReplayMethod(Method):
         return totals
 
     def _losses(self, drawn: Drawn) -> Iterator[Tensor]:
-        """The parts that the mean loss is the sum of; each must be differentiated before the next is asked for."""
-        mixed = mixture(drawn) if self._can_mix() else None
+        """Iterate over the terms of the mean loss; differentiate each before the next."""
+        # One forward pass serves all tasks where they differ in their heads alone.
+        common = not self.normalization.layers or self.norm_statistics == "batch"
+        mixed = mixture(drawn) if common and self.forward is None and can_mix(self.model) else None
         if mixed is not None and self._loss_fn is not None:
             yield mixed_loss(self.model, self._loss_fn, *batches.to(mixed, self.device))
             return
@@ -91,30 +107,27 @@ class ReplayMethod(Method):
             self.show_task(task)
             yield self.loss(batch) * (batches.size(batch) / count)
 
-    def _can_mix(self) -> bool:
-        """Whether nothing but a sample's own head makes one task's answer different from another's."""
-        common = not self.normalization.layers or self.norm_statistics == "batch"
-        return common and self.forward is None and can_mix(self.model)
-
     @contextmanager
     def _old_tasks_shown(self) -> Iterator[None]:
-        """While open, any task may be shown: statistics do not move, and the present task's are back afterwards."""
+        """While open, any task may be shown: statistics do not change; then the present task is shown again."""
         shown, statistics = self.shown_task, self.normalization.statistics()
-        moving = [layer for layer in self.normalization.layers.values() if layer.training]
-        for layer in moving:
+        training = [layer for layer in self.normalization.layers.values() if layer.training]
+        for layer in training:
             layer.training = False
         try:
             yield
         finally:
-            for layer in moving:
+            for layer in training:
                 layer.training = True
             self.show_task(shown)
             self.normalization.restore(statistics)
 
+    # The points of the training loop
+
     def on_task_begin(self) -> None:
         if self.tasks == 0:
-            # Seeded by the user's own seed, without drawing from it; and not the same numbers as those drawn from it.
-            self._generator.manual_seed(random.Random(f"replay {torch.initial_seed()}").getrandbits(63))
+            # Derived from the user's seed without drawing from the user's generator.
+            self.generator.manual_seed(random.Random(f"replay {torch.initial_seed()}").getrandbits(63))
         if self.memory:
             check_dense(self.model, type(self).__name__)
             for batch in self.sample:
@@ -125,8 +138,7 @@ class ReplayMethod(Method):
             self.remember(loader)
 
     def freeze_parameters(self) -> None:
-        """The heads of tasks that are replayed train too."""
-        self.freezer.thaw()
+        """Freeze the heads of other tasks, except of those that are replayed."""
         self.freezer.freeze(other_head_parameters(self.model, {self.tasks, *self.episodic_memory.sizes}))
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -137,26 +149,12 @@ class ReplayMethod(Method):
                 "use another optimizer"
             )
 
-    def _state(self) -> dict[str, Any]:
-        return super()._state() | {
-            "memory": self.memory,
-            "episodes": self.episodic_memory.state(),
-            "generator": self._generator.get_state(),
-        }
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        if state["memory"] != self.memory:
+    def check_state(self, remembered: dict[str, Any]) -> None:
+        if remembered["memory"] != self.memory:
             raise CuberError(
-                f"this state is of a memory of {state['memory']} samples, not {self.memory}: "
-                f"make the learner with memory={state['memory']}"
+                f"this state is of a memory of {remembered['memory']} samples, not {self.memory}: "
+                f"make the learner with memory={remembered['memory']}"
             )
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.episodic_memory = EpisodicMemory.restored(state["episodes"])
-        self._generator.set_state(state["generator"].cpu())
-
-    def memory_bytes(self) -> dict[str, int]:
-        return {"samples": self.episodic_memory.nbytes, **super().memory_bytes()}
 
     def describe(self) -> list[str]:
         sizes = self.episodic_memory.sizes.items()

@@ -4,7 +4,9 @@ A method declares its memory by attribute name and type::
 
     remembered = {"anchors": dict[str, Tensor], "steps": int}
 
-Types may nest tensors, parameters, numbers, strings, lists, sets, dictionaries, dataclasses of these, and ``| None``.
+Types may nest tensors, parameters, numbers, strings, lists, sets, dictionaries, dataclasses of these, ``| None``, and
+``torch.Generator``. A class that is saved in its own way has a method ``to_plain()`` and a class method
+``from_plain(plain, device)``; it is not moved when the model is.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ Plain = Any
 def to_plain(value: Any) -> Plain:
     """Return ``value`` as plain values and tensors; tensors are shared, not copied."""
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach() if value.requires_grad else value
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if hasattr(value, "to_plain"):
+        return value.to_plain()
     if dataclasses.is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -37,7 +43,7 @@ def to_plain(value: Any) -> Plain:
 
 
 def from_plain(kind: Any, plain: Plain, device: torch.device) -> Any:
-    """Build a value of type ``kind`` from what :func:`to_plain` returned, with copies of its tensors on ``device``.
+    """Build a value of type ``kind`` from what :func:`to_plain` returned, with its tensors on ``device``.
 
     >>> from_plain(dict[int, Tensor], {"3": torch.ones(2)}, torch.device("cpu"))
     {3: tensor([1., 1.])}
@@ -48,10 +54,16 @@ def from_plain(kind: Any, plain: Plain, device: torch.device) -> Any:
         return None
     if origin in (Union, types.UnionType):
         return from_plain(next(part for part in arguments if part is not type(None)), plain, device)
+    if hasattr(kind, "from_plain"):
+        return kind.from_plain(plain, device)
+    if kind is torch.Generator:
+        generator = torch.Generator()
+        generator.set_state(plain.cpu())
+        return generator
     if kind is nn.Parameter:
-        return nn.Parameter(plain.to(device, copy=True))
+        return nn.Parameter(plain.to(device))
     if isinstance(plain, Tensor):
-        return plain.to(device, copy=True)
+        return plain.to(device)
     if origin is dict:
         key, part = arguments
         return {key(name): from_plain(part, value, device) for name, value in plain.items()}
@@ -72,6 +84,8 @@ def moved(value: Any, device: torch.device) -> Any:
     """Return ``value`` with its tensors on ``device``; dataclasses and containers are changed in place."""
     if isinstance(value, Tensor):
         return value.to(device)
+    if hasattr(value, "to_plain"):
+        return value
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             setattr(value, field.name, moved(getattr(value, field.name), device))
@@ -91,6 +105,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     """Iterate over all tensors in ``value``."""
     if isinstance(value, Tensor):
         yield value
+    elif hasattr(value, "to_plain"):
+        yield from tensors_in(value.to_plain())
     elif isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(part)
@@ -99,20 +115,25 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(value, field.name))
 
 
-def bytes_by_kind(name: str, value: Any, kinds: Mapping[str, str]) -> dict[str, int]:
-    """Count the bytes in an attribute, by its name or, where it holds dataclasses, by the names of their fields.
+def bytes_by_kind(attributes: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, int]:
+    """Count the bytes in attributes, by their names or, where they hold dataclasses, by the names of their fields.
 
     Args:
+        attributes: attribute -> value.
         kinds: other names to count under, for attributes and fields.
     """
-    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    if not any(dataclasses.is_dataclass(part) for part in parts):
-        return {kinds.get(name, name): nbytes(value)}
     total: dict[str, int] = {}
-    for part in parts:
-        for field in dataclasses.fields(part):
-            kind = kinds.get(field.name, field.name)
-            total[kind] = total.get(kind, 0) + nbytes(getattr(part, field.name))
+    for name, value in attributes.items():
+        parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(dataclasses.is_dataclass(part) for part in parts):
+            sizes = [
+                (field.name, nbytes(getattr(part, field.name))) for part in parts for field in dataclasses.fields(part)
+            ]
+        else:
+            sizes = [(name, nbytes(value))]
+        for counted, size in sizes:
+            kind = kinds.get(counted, counted)
+            total[kind] = total.get(kind, 0) + size
     return total
 
 

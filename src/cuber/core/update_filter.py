@@ -1,53 +1,73 @@
-"""What methods share that let a step through only in part."""
+"""Methods that let only a part of each update pass."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from cuber.core.layerwise import LayerwiseMethod
+from cuber.core.optimizer_hooks import is_plain_sgd, parameters_of
 from cuber.layers import ProtectedLayer
 
 
 @dataclass(eq=False, repr=False)
-class ModulatedSteps(LayerwiseMethod):
-    """A method that says what becomes of a change to a layer's weights: ``modulate``, a linear function of it.
+class FilteredUpdates(LayerwiseMethod):
+    """A method that says which part of a weight update passes: a subclass overrides ``filter_update``.
 
-    Plain SGD's change is its gradient times a number, so the gradient is what is modulated. Whatever else an optimizer
-    does (decay, preconditioning) would let more through than that: there it is the change that it has made.
+    Plain SGD adds a multiple of the gradient, so the gradient is filtered. Momentum, decay and preconditioning add
+    something else: with other optimizers the change that a step has made is filtered.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._before: dict[str, Tensor] = {}
-        """Layer -> its weights before the step, while an optimizer makes one that is not straight."""
+        """Layer name -> its weight before the present step, where the change is filtered."""
+
+    # For methods to override
 
     @abstractmethod
-    def modulate(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
-        """What old tasks let through of a change, out x d, that the present task would make."""
+    def filter_update(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
+        """Return the part of an update that old tasks allow.
 
-    def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._before = {}  # of a step that somebody broke off
-        return super()._on_step(optimizer, args, kwargs)
+        Args:
+            layer: whose weight is updated.
+            change: a gradient or a change of ``layer.matrix()``, out x d; the result must be linear in it.
+        """
 
     def before_step(self, optimizer: Optimizer) -> None:
-        if self.tasks == 0:
+        self.filter_gradients(optimizer)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self.filter_changes()
+
+    # For these to call
+
+    def on_step_begin(self, optimizer: Optimizer) -> None:
+        held = set(map(id, parameters_of(optimizer)))
+        ours = [[id(p) in held for p in layer.parameters] for layer in self.layers.values()]
+        if not self.tasks or (is_plain_sgd(optimizer) and all(any(parts) == all(parts) for parts in ours)):
+            self._before = {}
             return
-        straight = self._steps_straight(optimizer)
-        for layer in self.layers_of(optimizer):
-            if straight:
-                layer.set_gradient(self.modulate(layer, layer.gradient()))
-            elif layer.name not in self._before:  # LBFGS asks for gradients many times in a step
-                self._before[layer.name] = layer.matrix().detach().clone()
+        self._before = {
+            layer.name: layer.matrix().detach().clone()
+            for layer, parts in zip(self.layers.values(), ours, strict=True)
+            if any(parts) and layer.may_change
+        }
+
+    def filter_gradients(self, optimizer: Optimizer) -> None:
+        """Filter the gradients of an optimizer that adds multiples of them."""
+        if self.tasks and not self._before:
+            for layer in self.layers_of(optimizer):
+                layer.set_gradient(self.filter_update(layer, layer.gradient()))
 
     @torch.no_grad()
-    def after_step(self, optimizer: Optimizer) -> None:
+    def filter_changes(self) -> None:
+        """Filter what the step of any other optimizer has changed."""
         for name, before in self._before.items():
             layer = self.layers[name]
-            layer.set_matrix(before + self.modulate(layer, layer.matrix() - before))
+            layer.set_matrix(before + self.filter_update(layer, layer.matrix() - before))
         self._before = {}

@@ -4,7 +4,7 @@ A new layer type is one file here: a subclass of :class:`Rule` under :func:`regi
 """
 
 from cuber.layers import convolution, linear
-from cuber.layers.gates import Gate, find_places, strip_gates
+from cuber.layers.gates import Gate, find_gated_modules, strip_gates
 from cuber.layers.normalization import (
     Normalization,
     Statistics,
@@ -31,7 +31,7 @@ __all__ = [
     "constant_statistics",
     "convolution",
     "evaluation_mode",
-    "find_places",
+    "find_gated_modules",
     "linear",
     "normalized_by_batch",
     "observed",

@@ -49,11 +49,6 @@ class Gate:
     def _along_units(self, values: Tensor, output: Tensor) -> Tensor:
         return values.to(output).reshape(-1, *[1] * self.layer.dimensions_after_units)
 
-    def sit_on(self, modules: Iterable[nn.Module]) -> None:
-        """Act on what these modules put out."""
-        for module in modules:
-            module.register_forward_hook(self)
-
 
 def _each(output: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """A function of a tensor; of every sequence, where torch's transformers have packed some of different lengths."""
@@ -71,7 +66,7 @@ def strip_gates(model: nn.Module) -> None:
                 del module._forward_hooks[key]
 
 
-def find_places(model: nn.Module, layers: Iterable[ProtectedLayer], run: Run) -> dict[str, list[nn.Module]]:
+def find_gated_modules(model: nn.Module, layers: Iterable[ProtectedLayer], run: Run) -> dict[str, list[nn.Module]]:
     """The layers that ``run`` passes, the last one last, and the modules on whose outputs their gates belong.
 
     That is the layer's own output, but for a normalization of each unit for itself that takes it up and would undo the

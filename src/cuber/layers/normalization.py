@@ -55,7 +55,12 @@ class Normalization:
                     buffer.copy_(statistics[f"{name}.{key}"])
 
     def trained_layers(self, model: nn.Module) -> list[_NormBase]:
-        """Those whose statistics training changes: not the ones that are in evaluation mode while the model trains."""
+        """Return the layers whose running statistics training changes.
+
+        A layer that is in evaluation mode while the model trains is frozen.
+        """
+        if self.mode == "batch":
+            return []
         return [module for module in self.layers.values() if module.training or not model.training]
 
     @contextmanager

@@ -1,25 +1,28 @@
-"""One file per method, each to be read like its paper's algorithm.
+"""Continual learning methods, one file each.
 
-A method is a dataclass below :class:`Method`: its hyper-parameters are fields made with :func:`setting`, its algorithm
-is what it does at the moments of training that it overrides, and what it must remember goes into ``_state``,
-``_restore`` and ``memory_bytes``. Nothing is required of it but a sentence::
+A method is a dataclass that inherits from :class:`Method`. Its hyper-parameters are fields made with :func:`setting`,
+it overrides the points of the training loop that it needs (``on_task_begin``, ``before_step``, ``on_task_end``, ...),
+and it declares what it must remember::
 
-    class Nothing(Method):
-        '''Plain training.'''
+    @dataclass(eq=False, repr=False)
+    class Anchor(Method):
+        '''Pull weights back to where the last task left them.'''
 
-The command line knows a method by its name: inside this package from an entry in ``METHODS``, in any other package
-from an entry point in the group ``cuber.methods``, which is looked at when a name is asked for that is not in
-``METHODS``, and by ``cuber list``::
+        remembered = {"anchors": dict[str, Tensor]}
+        strength: float = setting(0.1, "how hard they are pulled", low=0)
+
+The command line finds methods by name: those of this package in ``METHODS``, those of other packages by entry points
+in the group ``cuber.methods``::
 
     [project.entry-points."cuber.methods"]
-    nothing = "nothing:Nothing"
+    anchor = "anchor:Anchor"
 
-``docs/adding-a-method.md`` has the moments in their order, and an example to copy.
+``docs/adding-a-method.md`` has the whole example, and what can be overridden with arguments and return values.
 """
 
 from cuber.core.learner import Method
 from cuber.core.settings import setting
-from cuber.methods import plugins as outside
+from cuber.methods import plugins
 from cuber.methods.agem import AGEM
 from cuber.methods.cuber import CUBER
 from cuber.methods.er import ER
@@ -43,17 +46,21 @@ METHODS: dict[str, type[Method]] = {
     "finetune": FineTune,
     "multitask": Multitask,
 }
-"""Those of this package."""
+"""The methods of this package."""
 
 
 def find_method(name: str) -> type[Method]:
-    """The method of that name, of this package or of one that offers it; a sentence where there is none."""
-    return METHODS[name] if name in METHODS else outside.load(name, METHODS)
+    """Return the method of that name, of this package or another.
+
+    Raises:
+        CuberError: no package has a method of that name.
+    """
+    return METHODS[name] if name in METHODS else plugins.load(name, METHODS)
 
 
 def all_methods() -> dict[str, type[Method]]:
-    """Every method by name; a warning for each that a package offers in vain."""
-    return {**METHODS, **outside.load_all(METHODS)}
+    """Return all methods by name, with a warning for each of another package that cannot be loaded."""
+    return {**METHODS, **plugins.load_all(METHODS)}
 
 
 __all__ = [

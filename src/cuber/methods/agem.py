@@ -1,7 +1,8 @@
-"""Averaged Gradient Episodic Memory (Chaudhry et al., 2018): no step against what a memory of old tasks asks for.
+"""Averaged Gradient Episodic Memory (Chaudhry et al., 2018): take no step that raises the loss of remembered samples.
 
-At each step a batch is drawn from the memory of all old tasks. Where the gradient of its mean loss and that of the
-present task disagree, the latter loses its part along the former: to first order, old tasks do not get worse.
+Each step draws a batch from the memory of all old tasks. Where the gradient of its mean loss and that of the present
+task have a negative inner product, the latter loses its part along the former: to first order, the loss of old tasks
+does not rise.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ class AGEM(ReplayMethod):
     """Take no step that would raise the mean loss of samples remembered from old tasks."""
 
     def combine(self, gradients: list[Tensor], replayed: list[Tensor]) -> list[Tensor]:
-        """g, or g - (g . r / r . r) r where g . r < 0; all gradients together are one vector."""
+        """Return g, or g - (g . r / r . r) r where g . r < 0; all gradients together are one vector."""
         if inner_product(gradients, replayed) >= 0:
             return gradients
-        # Samples known by heart have a gradient so small that its square is 0; only its direction matters.
+        # Where the loss of samples is nearly 0, so is their gradient, and its square underflows: scale it.
         largest = torch.stack([r.abs().max() for r in replayed]).max()
         direction = [r / largest for r in replayed]
         along = inner_product(gradients, direction) / inner_product(direction, direction)
         return [g - along * r for g, r in zip(gradients, direction, strict=True)]
 
     def remember(self, loader: Iterable[Batch]) -> None:
-        """All tasks have equal shares in the memory, to within a sample; old ones give up what a new one needs."""
+        """Divide the memory equally among all tasks; old ones drop samples at random."""
         shares = [len(range(task, self.memory, self.tasks + 1)) for task in range(self.tasks + 1)]
-        chosen = Reservoir(shares[-1], self._generator).read(loader).new()
+        chosen = Reservoir(shares[-1], self.generator).read(loader).new()
         memory = self.episodic_memory
         for task in memory.sizes:
-            memory = memory.limit(task, shares[task], self._generator)
+            memory = memory.limit(task, shares[task], self.generator)
         self.episodic_memory = memory.add(self.tasks, chosen)
 
 
 def inner_product(one: list[Tensor], other: list[Tensor]) -> Tensor:
-    """Of two vectors in pieces."""
+    """Return the inner product of two vectors in pieces."""
     return torch.stack([a.flatten().dot(b.flatten()) for a, b in zip(one, other, strict=True)]).sum()

@@ -1,14 +1,14 @@
-"""Experience replay with a reservoir (Chaudhry et al., 2019, "ER_Res"): old samples beside the new ones.
+"""Experience replay with a reservoir (Chaudhry et al., 2019, "ER_Res"): train on old and new samples together.
 
-A reservoir holds samples of the whole stream, each seen so far with the same chance. At each step a batch drawn from
-it is learnt together with the batch of the present task.
+The reservoir holds a uniform sample of all data seen so far. Each step adds a batch drawn from it to the batch of the
+present task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -20,28 +20,23 @@ from cuber.replay import Reservoir
 
 @dataclass(eq=False, repr=False)
 class ER(ReplayMethod):
-    """Learn samples remembered from old tasks together with the new ones."""
+    """Train on remembered samples of old tasks together with new ones."""
 
-    share: float = setting(0.5, "part of the gradient that is of replayed samples", low=0, high=1)
+    remembered: ClassVar[dict[str, Any]] = {"seen": int}
+
+    share: float = setting(0.5, "weight of the gradient of replayed samples", low=0, high=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.seen = 0
-        """How many samples of all tasks have been offered to the reservoir."""
+        """Number of samples of all tasks that the reservoir was offered."""
 
     def combine(self, gradients: list[Tensor], replayed: list[Tensor]) -> list[Tensor]:
-        """(1 - share) g + share r: with halves, and batches of one size, that of the mean loss over both batches."""
+        """Return (1 - share) g + share r: with 0.5 and batches of one size, the gradient of the joint mean loss."""
         return [g.lerp(r, self.share) for g, r in zip(gradients, replayed, strict=True)]
 
     def remember(self, loader: Iterable[Batch]) -> None:
-        """The reservoir goes on where the task before has left it."""
-        reservoir = Reservoir(self.memory, self._generator, self.seen).read(loader)
+        """Continue the reservoir of the tasks before."""
+        reservoir = Reservoir(self.memory, self.generator, self.seen).read(loader)
         self.episodic_memory = self.episodic_memory.only(reservoir.old()).add(self.tasks, reservoir.new())
         self.seen = reservoir.seen
-
-    def _state(self) -> dict[str, Any]:
-        return super()._state() | {"seen": self.seen}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        self.seen = state["seen"]

@@ -9,4 +9,4 @@ from cuber.core.learner import Method
 
 @dataclass(eq=False, repr=False)
 class FineTune(Method):
-    """Nothing is protected; each task has its own head and normalization statistics, that is all."""
+    """Protect nothing; each task has its own head and normalization statistics."""

@@ -1,11 +1,10 @@
-"""Hard Attention to the Task (Serra et al., 2018): every task learns which units it needs, and later ones spare them.
+"""Hard Attention to the Task (Serra et al., 2018): each task learns which units it uses; later tasks preserve them.
 
-A gate ``a = sigmoid(s e)`` multiplies each unit of each layer; e is the task's embedding, learnt with it. During each
-epoch s grows until the gates are open or closed, hardly ever between. A weight between two units that old tasks have
-open does not move any more.
+A gate ``a = sigmoid(s e)`` multiplies each unit of each layer; e is the task's embedding, learned with it. In each
+epoch s grows until the gates are open or closed. A weight between two units that old tasks have open does not change.
 
-The paper has its gates behind the activation. Here they are before it, which is the same for ReLU, and for others as
-far as it matters: a closed unit is one that sees 0. The output layer of a model without heads has no gate.
+The paper has its gates after the activation. Here they are before it: the same for ReLU, and for other activations a
+closed unit is one whose input is 0. The output layer of a model without heads has no gate.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,63 +20,76 @@ from torch.optim import Optimizer
 
 from cuber.core import batches
 from cuber.core.batches import Batch
+from cuber.core.optimizer_hooks import parameters_of
 from cuber.core.settings import setting
-from cuber.core.update_filter import ModulatedSteps
+from cuber.core.update_filter import FilteredUpdates
 from cuber.errors import CuberError
-from cuber.layers import Gate, ProtectedLayer, Wiring, evaluation_mode, find_places, strip_gates
+from cuber.layers import Gate, ProtectedLayer, Wiring, evaluation_mode, find_gated_modules, strip_gates
 from cuber.networks.heads import heads_of
 
 LARGEST_EMBEDDING = 6.0
-"""Embeddings stay within, so that no gate is ever out of reach for gradients."""
+"""Embeddings are clamped to it, so that the gradient of no gate vanishes."""
 LARGEST_EXPONENT = 50.0
-"""Of the hyperbolic cosine in the compensation, for numbers that a float can hold."""
+"""Bound on the argument of cosh in the compensation, against overflow."""
 
 
 @dataclass(eq=False, repr=False)
-class HAT(ModulatedSteps):
-    """Learn a gate for every unit, and leave what lies between old tasks' open units alone."""
+class HAT(FilteredUpdates):
+    """Learn a gate for every unit, and leave weights between open units of old tasks unchanged."""
 
-    smax: float = setting(400.0, "how hard the gates are after training, and at the end of each epoch of it", low=1)
-    c: float = setting(0.75, "weight of the regularizer that keeps a task from opening more than it needs", low=0)
+    remembered: ClassVar[dict[str, Any]] = {
+        "embeddings": list[dict[str, Tensor]],
+        "units": dict[str, Tensor],
+        "inputs": dict[str, Tensor],
+        "gated_modules": dict[str, list[str]],
+    }
+    in_task: ClassVar[dict[str, Any]] = {"learning": dict[str, nn.Parameter], "step": int}
+    kinds: ClassVar[dict[str, str]] = dict.fromkeys(["embeddings", "units", "inputs"], "attention")
+
+    smax: float = setting(400.0, "the largest s: at the end of each epoch, and after training", low=1)
+    c: float = setting(0.75, "weight of the regularizer, which keeps a task from opening many gates", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.embeddings: list[dict[str, Tensor]] = []
-        """Task -> layer -> e."""
+        """Task -> layer name -> e."""
         self.units: dict[str, Tensor] = {}
-        """Layer -> attention that old tasks pay to what it puts out, the largest of any."""
+        """Layer name -> for each output unit, the largest attention of any old task."""
         self.inputs: dict[str, Tensor] = {}
-        """Layer -> attention that old tasks pay to what each column of [W | b] is multiplied with."""
-        self._learning: dict[str, nn.Parameter] = {}
-        self._gates: dict[str, Gate] = {}
-        self._places: dict[str, list[str]] = {}
-        """Layer -> the modules that its gate sits on."""
-        self._step = 0
-        """Of the present epoch."""
-        self._annealed = torch.zeros((), dtype=torch.float64)
-        """s at the present step, where all gates see it."""
+        """Layer name -> for each column of [W | b], the largest attention of any old task to its input."""
+        self.learning: dict[str, nn.Parameter] = {}
+        """Layer name -> e of the present task."""
+        self.gates: dict[str, Gate] = {}
+        self.gated_modules: dict[str, list[str]] = {}
+        """Layer name -> names of the modules whose output its gate multiplies."""
+        self.step = 0
+        """In the present epoch."""
+        self.annealed = torch.zeros((), dtype=torch.float64)
+        """s at the present step; all gates share this tensor."""
 
     # The algorithm
 
     def on_task_begin(self) -> None:
         if self.steps_per_epoch is None:
-            raise CuberError("HAT must know how long an epoch is, and this loader has no length: begin_task(steps=...)")
-        self._anneal(step=0)
-        self._learning = {
+            raise CuberError(
+                "HAT needs the number of steps in an epoch, and this loader has no length: begin_task(steps=...)"
+            )
+        self.anneal(step=0)
+        self.learning = {
             name: nn.Parameter(torch.randn(gate.layer.outputs).to(_precise(gate.layer.parameter)))
-            for name, gate in self._gates_on_the_way().items()
+            for name, gate in self._reached_gates().items()
         }
-        self._show_embeddings(self._learning, self._annealed)
+        self._show_embeddings(self.learning, self.annealed)
 
-    def _anneal(self, step: int) -> None:
-        """``s = 1/smax + (smax - 1/smax) (b - 1) / (B - 1)`` at step b of an epoch of B."""
+    def anneal(self, step: int) -> None:
+        """Set ``s = 1/smax + (smax - 1/smax) (b - 1) / (B - 1)`` at step b of an epoch of B."""
         steps = self.steps_per_epoch or 1
         share = min(step / (steps - 1), 1.0) if steps > 1 else 1.0
-        self._step = step
-        self._annealed.fill_(1 / self.smax + (self.smax - 1 / self.smax) * share)
+        self.step = step
+        self.annealed.fill_(1 / self.smax + (self.smax - 1 / self.smax) * share)
 
-    def modulate(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
-        """What is left of it by ``1 - min(attention to the output, attention to the input)``."""
+    def filter_update(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
+        """Multiply by ``1 - min(attention to the output, attention to the input)``."""
         if layer.name not in self.units:
             return change
         units, inputs = self.units[layer.name].to(change), self.inputs[layer.name].to(change)
@@ -85,82 +97,78 @@ class HAT(ModulatedSteps):
 
     @torch.no_grad()
     def before_step(self, optimizer: Optimizer) -> None:
-        super().before_step(optimizer)
-        s = float(self._annealed)
-        for embedding, share in self._regularized(optimizer):
+        self.filter_gradients(optimizer)
+        s = float(self.annealed)
+        for embedding, cost in self.regularized(optimizer):
             attention = torch.sigmoid(s * embedding)
             assert embedding.grad is not None
-            embedding.grad += share * s * attention * (1 - attention)
+            embedding.grad += cost * s * attention * (1 - attention)
             embedding.grad *= _compensation(embedding, s, self.smax)
 
     @torch.no_grad()
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
-        s = float(self._annealed)
-        values = [(share * torch.sigmoid(s * embedding)).sum() for embedding, share in self._regularized(optimizer)]
+        s = float(self.annealed)
+        values = [(cost * torch.sigmoid(s * embedding)).sum() for embedding, cost in self.regularized(optimizer)]
         return torch.stack(values).sum() if values else None
 
-    def _regularized(self, optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """The embeddings that an optimizer trains, and what each unit's attention costs."""
-        free = {name: self._free(name) for name in self._learning}
+    def regularized(self, optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Iterate over the embeddings of an optimizer, with the cost of each unit's attention."""
+        free = {
+            name: 1 - self.units[name].to(e) if name in self.units else 1 + 0 * e for name, e in self.learning.items()
+        }
         total = sum(float(units.sum()) for units in free.values())
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for name, embedding in self._learning.items():
+        held = set(map(id, parameters_of(optimizer)))
+        for name, embedding in self.learning.items():
             if id(embedding) in held and embedding.grad is not None:
                 yield embedding, self.c * free[name] / max(total, 1e-30)
 
-    def _free(self, name: str) -> Tensor:
-        """How far old tasks leave the units of a layer to others."""
-        embedding = self._learning[name]
-        return 1 - self.units[name].to(embedding) if name in self.units else torch.ones_like(embedding)
-
     @torch.no_grad()
     def after_step(self, optimizer: Optimizer) -> None:
-        super().after_step(optimizer)
-        for embedding in self._learning.values():
+        self.filter_changes()
+        for embedding in self.learning.values():
             embedding.clamp_(-LARGEST_EMBEDDING, LARGEST_EMBEDDING)
-        # Where several optimizers share the work, it is the steps of the first that count.
-        if optimizer is next(iter(self._wrapped), optimizer):
-            self._anneal(self._step + 1)
+        if self.optimizers.is_first(optimizer):  # of several optimizers, one counts the steps
+            self.anneal(self.step + 1)
 
-    def end_epoch(self) -> None:
-        super().end_epoch()
-        self._anneal(step=0)
+    def on_epoch_end(self) -> None:
+        self.anneal(step=0)
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
-        run = self._passing()
+        run = self._small_pass()
         if not bool((loss := run()).isfinite()):
             raise CuberError(f"task {self.task}: the loss is {float(loss)} at the end; lower the learning rate")
-        learnt = {name: embedding.detach().clone() for name, embedding in self._learning.items()}
-        attention = {name: torch.sigmoid(self.smax * embedding) for name, embedding in learnt.items()}
-        wiring = Wiring(self.layers.values(), {name: self._gates[name] for name in learnt}, run)
+        learned = {name: embedding.detach().clone() for name, embedding in self.learning.items()}
+        attention = {name: torch.sigmoid(self.smax * embedding) for name, embedding in learned.items()}
+        wiring = Wiring(self.layers.values(), {name: self.gates[name] for name in learned}, run)
         for name, inputs in wiring.attention(attention).items():
             layer = self.layers[name]
             units = attention.get(name, torch.ones(layer.outputs)).to(_precise(layer.parameter))
             inputs = inputs.to(units)
             self.units[name] = torch.maximum(units, self.units.get(name, units))
             self.inputs[name] = torch.maximum(inputs, self.inputs.get(name, inputs))
-        self.embeddings.append(learnt)
+        self.embeddings.append(learned)
 
     # Where the gates are
 
-    def _gates_on_the_way(self) -> dict[str, Gate]:
-        """The gates that the present task passes; layers that no task has passed before get theirs now."""
-        places = find_places(self.model, self.layers.values(), self._passing())
+    def _reached_gates(self) -> dict[str, Gate]:
+        """Return the gates that the present task's forward pass reaches; make those of layers that none has reached."""
+        places = find_gated_modules(self.model, self.layers.values(), self._small_pass())
         if not heads_of(self.model):
             places.popitem()  # the output layer
         names = {module: name for name, module in self.model.named_modules()}
         for layer, modules in places.items():
-            if layer not in self._places:
-                self._place(layer, [names[module] for module in modules])
-        return {layer: self._gates[layer] for layer in places}
+            if layer not in self.gated_modules:
+                self.gated_modules[layer] = [names[module] for module in modules]
+                self._make_gate(layer)
+        return {layer: self.gates[layer] for layer in places}
 
-    def _place(self, layer: str, modules: list[str]) -> None:
-        self._places[layer] = modules
-        self._gates[layer] = Gate(self.layers[layer], self.smax)
-        self._gates[layer].sit_on(map(self.model.get_submodule, modules))
+    def _make_gate(self, layer: str) -> None:
+        self.gates[layer] = gate = Gate(self.layers[layer], self.smax)
+        for name in self.gated_modules[layer]:
+            self.model.get_submodule(name).register_forward_hook(gate)
 
-    def _passing(self) -> Callable[..., Tensor]:
-        """Runs two samples through the model to their loss; the whole first batch, where it cannot be cut."""
+    def _small_pass(self) -> Callable[..., Tensor]:
+        """Return a function that runs two samples through model and loss, or a whole batch where it cannot be cut."""
         few = batches.first(self.sample[0], 2)
         try:
             self._pass(few)
@@ -170,73 +178,52 @@ class HAT(ModulatedSteps):
 
     @torch.no_grad()
     def _pass(self, batch: Batch, mark: float | None = None) -> Tensor:
-        """The loss of a batch, with all numbers in it replaced by ``mark`` if it is given."""
+        """Return the loss of a batch, with all its floating-point numbers replaced by ``mark`` if it is given."""
         if mark is not None:
             batch = batches.map_tensors(batch, lambda x: torch.full_like(x, mark) if x.is_floating_point() else x)
         with evaluation_mode(self.model):
             return self.loss(batch)
 
-    # How the model is seen, and what trains
+    # How the model is shown, and what trains
 
     def show_task(self, task: int | None) -> None:
         super().show_task(task)
         if task is not None and task == self.task:
-            self._show_embeddings(self._learning, self._annealed)
+            self._show_embeddings(self.learning, self.annealed)
         else:
             self._show_embeddings(self.embeddings[task] if task is not None and task < len(self.embeddings) else {})
 
     def _show_embeddings(self, embeddings: Mapping[str, Tensor], annealed: Tensor | None = None) -> None:
-        for name, gate in self._gates.items():
+        for name, gate in self.gates.items():
             gate.embedding, gate.annealed = embeddings.get(name), annealed
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from super().named_parameters()
         if self.task is not None:
-            for name, embedding in self._learning.items():
-                yield f"{name}.attention", embedding
+            yield from self._named_embeddings()
+
+    def _named_embeddings(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return ((f"{name}.attention", embedding) for name, embedding in self.learning.items())
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         super().check_optimizer(optimizer)
-        self._require_held(optimizer, ".attention", "task embeddings")
+        self.optimizers.require_parameters(optimizer, self._named_embeddings())
+
+    def on_task_left(self) -> None:
+        super().on_task_left()
+        self.learning = {}
+
+    def on_state_loaded(self) -> None:
+        super().on_state_loaded()
+        strip_gates(self.model)
+        self.gates = {}
+        for layer in self.gated_modules:
+            self._make_gate(layer)
+        self.anneal(self.step)
 
     def detach(self) -> None:
         super().detach()
         strip_gates(self.model)
-
-    # What is remembered
-
-    def _state(self) -> dict[str, Any]:
-        learning = self._learning if self.task is not None else {}
-        return super()._state() | {
-            "embeddings": self.embeddings,
-            "units": self.units,
-            "inputs": self.inputs,
-            "learning": {name: embedding.detach() for name, embedding in learning.items()},
-            "places": self._places,
-            "step": self._step,
-        }
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        self.embeddings = [
-            {name: embedding.to(self.device) for name, embedding in embeddings.items()}
-            for embeddings in state["embeddings"]
-        ]
-        self.units = {name: units.to(self.device) for name, units in state["units"].items()}
-        self.inputs = {name: inputs.to(self.device) for name, inputs in state["inputs"].items()}
-        self._learning = {
-            name: nn.Parameter(embedding.to(self.device).clone()) for name, embedding in state["learning"].items()
-        }
-        strip_gates(self.model)
-        self._gates, self._places = {}, {}
-        for layer, modules in state["places"].items():
-            self._place(layer, list(modules))
-        self._anneal(state["step"])
-
-    def memory_bytes(self) -> dict[str, int]:
-        embeddings = (embedding for by_layer in self.embeddings for embedding in by_layer.values())
-        kept = [*embeddings, *self.units.values(), *self.inputs.values()]
-        return {"attention": sum(tensor.nbytes for tensor in kept), **super().memory_bytes()}
 
     def describe(self) -> list[str]:
         lines = [f"{name}: {int((u > 0.5).sum())} of {len(u)} units taken" for name, u in self.units.items()]
@@ -244,11 +231,11 @@ class HAT(ModulatedSteps):
 
 
 def _precise(parameter: Tensor) -> Tensor:
-    """A tensor on the device of a parameter and of its type, but for types too coarse for gates."""
+    """Return an empty tensor like a parameter, in float32 at least, for gates."""
     return parameter.new_empty(0, dtype=torch.promote_types(parameter.dtype, torch.float32))
 
 
 def _compensation(embedding: Tensor, s: float, smax: float) -> Tensor:
-    """What embedding gradients are short of: as if s were 1, and the gate not as hard as it is."""
+    """Return the paper's factor on embedding gradients: as if s were 1 and the gate less hard."""
     exponent = (s * embedding).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
     return smax * (exponent.cosh() + 1) / (s * (embedding.cosh() + 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,52 +20,49 @@ from cuber.networks.heads import heads_of
 
 @dataclass(eq=False, repr=False)
 class Multitask(Method):
-    """All tasks learnt at once from batches that mix them, so that there is none to forget.
+    """All tasks are learned at once from batches that mix them, so that none is forgotten.
 
-    There is one ``begin_task`` and one ``end_task``, for a loader of ``(x, y, task)`` with the number of each sample's
-    task; ``learner.loss(batch)`` has every sample answered by its own task's head. Batch norm has one set of running
-    statistics for all; with ``norm_statistics="batch"`` a test batch of one task meets other statistics than the mixed
-    batches that were learnt.
+    There is one ``begin_task`` and one ``end_task``, for a loader of ``(x, y, task)`` with the task number of each
+    sample; ``learner.loss(batch)`` uses the head of each sample's own task. Batch norm has one set of running
+    statistics for all tasks; with ``norm_statistics="batch"`` a test batch of one task has other statistics than the
+    mixed batches of training.
     """
 
-    joint = True
+    joint: ClassVar[bool] = True
+    remembered: ClassVar[dict[str, Any]] = {"at_once": int}
 
     def loss(self, batch: Batch) -> Tensor:
         x, y, tasks = batches.to(_samples(batch), self.device)
-        if not 0 <= int(tasks.min()) <= int(tasks.max()) < self.at_once:
-            wrong = next(task for task in tasks.tolist() if not 0 <= task < self.at_once)
+        if wrong := [task for task in tasks.unique().tolist() if not 0 <= task < self.at_once]:
             raise CuberError(
-                f"Multitask: a sample is of task {wrong}, but the tasks learnt are 0 to {self.at_once - 1}"
+                f"Multitask: a sample is of task {wrong[-1]}, but the tasks learned are 0 to {self.at_once - 1}"
             )
         return mixed_loss(self.model, self.loss_fn, x, y, tasks)
 
     def take(self, loader: Iterable[Batch]) -> list[Batch]:
-        """The first samples; the others are only asked for the numbers of their tasks."""
-        self._check_mixing()
-        seen: set[int] = set()
-
-        def noting() -> Iterator[Batch]:
-            for batch in loader:
-                seen.update(_samples(batch)[2].tolist())
-                yield batch
-
-        reading = noting()
-        sample = batches.take(reading, self.sample_size)
-        deque(reading, maxlen=0)
-        self._check_tasks(seen)
-        self.at_once = len(seen)
-        return sample
-
-    def _check_mixing(self) -> None:
+        """Return the first samples; read the others for their task numbers."""
         if self.tasks:
-            raise CuberError(f"Multitask has learnt its {self.tasks} tasks, all at once: make a new learner for others")
+            raise CuberError(f"Multitask has learned its {self.tasks} tasks, all at once: make a new learner")
         if self.forward is not None:
-            raise CuberError("Multitask must know the task of each sample, which forward= does not tell: leave it out")
+            raise CuberError("Multitask needs the task of each sample, which forward= does not tell: leave it out")
         if not can_mix(self.model):
             raise CuberError(
                 "Multitask needs the heads at the very end, to answer batches that mix tasks: "
                 "put everything that comes before into the backbone of one cuber.MultiHead"
             )
+        seen: set[int] = set()
+
+        def read() -> Iterator[Batch]:
+            for batch in loader:
+                seen.update(_samples(batch)[2].tolist())
+                yield batch
+
+        reading = read()
+        sample = batches.take(reading, self.sample_size)
+        deque(reading, maxlen=0)
+        self._check_tasks(seen)
+        self.at_once = len(seen)
+        return sample
 
     def _check_tasks(self, seen: set[int]) -> None:
         missing = [task for task in range(max(seen)) if task not in seen]
@@ -82,15 +79,9 @@ class Multitask(Method):
     def describe(self) -> list[str]:
         return [f"tasks 0 to {self.at_once - 1}, all at once"] if self.task is not None else []
 
-    def _state(self) -> dict[str, Any]:
-        return super()._state() | {"at_once": self.at_once}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.at_once = state["at_once"]
-
 
 def _samples(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """A batch as ``x``, ``y`` and the number of each sample's task."""
+    """Return a batch as inputs, targets and the task number of each sample."""
     if not (isinstance(batch, list | tuple) and len(batch) == 3):
         raise CuberError(
             "Multitask takes batches of (input, target, task) with a task number for each sample, not "

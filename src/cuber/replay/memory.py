@@ -96,17 +96,17 @@ class EpisodicMemory:
         begins = [0, *ends.tolist()]
         return [(episode, part - begin) for episode, part, begin in zip(self.episodes, parts, begins, strict=False)]
 
-    def state(self) -> list[dict[str, Any]]:
-        """As plain values and tensors."""
+    def to_plain(self) -> list[dict[str, Any]]:
+        """Return the memory as plain values and tensors."""
         return [
             {"task": episode.task, "columns": [column.state() for column in episode.columns], "rest": episode.rest}
             for episode in self.episodes
         ]
 
     @classmethod
-    def restored(cls, state: Sequence[dict[str, Any]]) -> EpisodicMemory:
-        """The memory that ``state()`` described."""
-        return cls([Episode(e["task"], [Column(*column) for column in e["columns"]], e["rest"]) for e in state])
+    def from_plain(cls, plain: Sequence[dict[str, Any]], device: torch.device | None = None) -> EpisodicMemory:
+        """Return the memory that ``to_plain()`` described; its samples stay on their device."""
+        return cls([Episode(e["task"], [Column(*column) for column in e["columns"]], e["rest"]) for e in plain])
 
 
 def _episode(task: int, samples: list[Sample]) -> Episode:
