@@ -47,16 +47,12 @@ class FilteredUpdates(LayerwiseMethod):
     # For these to call
 
     def on_step_begin(self, optimizer: Optimizer) -> None:
-        held = set(map(id, parameters_of(optimizer)))
-        ours = [[id(p) in held for p in layer.parameters] for layer in self.layers.values()]
-        if not self.tasks or (is_plain_sgd(optimizer) and all(any(parts) == all(parts) for parts in ours)):
-            self._before = {}
-            return
-        self._before = {
-            layer.name: layer.matrix().detach().clone()
-            for layer, parts in zip(self.layers.values(), ours, strict=True)
-            if any(parts) and layer.may_change
-        }
+        self._before = {}
+        if self.tasks and not is_plain_sgd(optimizer, self.layers.values()):
+            held = set(map(id, parameters_of(optimizer)))
+            for name, layer in self.layers.items():
+                if layer.may_change and any(id(parameter) in held for parameter in layer.parameters):
+                    self._before[name] = layer.matrix().detach().clone()
 
     def filter_gradients(self, optimizer: Optimizer) -> None:
         """Filter the gradients of an optimizer that adds multiples of them."""
