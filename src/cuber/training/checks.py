@@ -27,15 +27,6 @@ def check_fit(learner: Method, stream: Stream) -> None:
     _check_outputs(learner, stream)
 
 
-def check_can_compile(learner: Method) -> None:
-    """Raise a sentence where nearly every batch would be another network to the compiler."""
-    if learner.joint and heads_of(learner.model):
-        raise CuberError(
-            f"compile does not work with {type(learner).__name__} and a head for each task: in batches that mix tasks "
-            "each head has another number of samples every time; train without it"
-        )
-
-
 def _check_heads(learner: Method, stream: Stream) -> None:
     heads = heads_of(learner.model)
     if not heads and len(stream) > 1 and not stream.shared_head:

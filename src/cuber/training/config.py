@@ -7,7 +7,8 @@ from typing import Any
 
 from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, unknown
-from cuber.training.forward import PRECISIONS
+
+PRECISIONS = ("float32", "bf16")
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from cuber.errors import CuberWarning
 from cuber.runs.directory import RunDirectory
 from cuber.runs.result import Result
 from cuber.streams import Stream
-from cuber.training.checks import check_can_compile, check_fit
+from cuber.training.checks import check_fit
+from cuber.training.compiled import check_can_compile
 from cuber.training.config import TrainingConfig
 from cuber.training.describe import blank
+from cuber.training.precision import check_precision
 from cuber.training.progress import Progress
 from cuber.training.randomness import check_seed, derive, seeded
 from cuber.training.run import Run
@@ -69,6 +71,7 @@ def learn(
     )
     check_seed(seed)
     check_fit(method, stream)
+    check_precision(precision, method.device)
     if compile:
         check_can_compile(method)
     if patience is not None and all(task.validation is None for task in stream):

@@ -15,7 +15,7 @@ from cuber.runs.result import Result
 from cuber.streams import Stream
 from cuber.training.describe import configuration, pool_of, regimes_of
 from cuber.training.evaluate import evaluate
-from cuber.training.forward import autocast
+from cuber.training.precision import autocast
 from cuber.training.randomness import derive, seeded
 from cuber.training.task_runs import TaskRun, lessons
 from cuber.training.trainer import STEPS_PER_LOOK, Recipe, Trainer

@@ -21,11 +21,12 @@ from cuber.core.learner import LossFunction, Method
 from cuber.errors import CuberError
 from cuber.runs.result import Epoch
 from cuber.streams import FixedLoader, ShuffledLoader
+from cuber.training.compiled import Compiled
 from cuber.training.config import TrainingConfig
 from cuber.training.early_stopping import EarlyStopping
 from cuber.training.evaluate import Score, evaluate
-from cuber.training.forward import Compiled, autocast
 from cuber.training.losses import Losses
+from cuber.training.precision import autocast
 from cuber.training.progress import Progress, ProgressEvent
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
 from cuber.training.task_runs import TaskRun
