@@ -20,9 +20,10 @@ from cuber.core.learner import Method
 from cuber.networks import MLP, AlexNet5, ReducedResNet18
 from cuber.streams.splits import TensorSplit
 from cuber.subspace import Pool, PrunedGradient
+from cuber.training.callbacks import OptimizerFactory
 from cuber.training.config import TrainingConfig
 from cuber.training.task_runs import TaskRun
-from cuber.training.trainer import OptimizerFactory, Recipe, Trainer
+from cuber.training.trainer import Trainer
 
 LEARNING_RATE = 1e-3
 OWNED = 0.95
@@ -90,19 +91,19 @@ class Subject:
     def ours(self, method: str, make: OptimizerFactory = plain) -> Callable[[], None]:
         """The steps of our trainer, in the middle of the last task."""
         trainer = self.trainer(self.learner(method), make)
-        trainer.learner.begin_task(trainer._look, functional.cross_entropy, steps=len(trainer._loader))
-        trainer._prepare(None)
+        trainer.learner.begin_task(trainer.samples, functional.cross_entropy, steps=len(trainer.loader))
+        trainer.prepare(None)
 
         def work() -> None:
             trainer.step = 0
-            trainer._pass(lambda _: None)
+            trainer.train_steps(lambda _: None)
 
         return work
 
     def trainer(self, learner: Method, make: OptimizerFactory) -> Trainer:
-        lesson = TaskRun(self.old_tasks, self.old_tasks + 1, "last", TensorSplit(*self.data()), {}, validated=False)
+        task_run = TaskRun(self.old_tasks, self.old_tasks + 1, "last", TensorSplit(*self.data()), {}, validated=False)
         training = TrainingConfig(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
-        return Trainer(learner, lesson, Recipe(training, 0, make, functional.cross_entropy))
+        return Trainer(learner, task_run, training, seed=0, make_optimizer=make, loss_fn=functional.cross_entropy)
 
     def _remember(self, learner: GPM) -> None:
         learner.regimes = [{} for _ in range(self.old_tasks)]

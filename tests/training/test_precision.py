@@ -76,7 +76,7 @@ def test_a_refused_precision_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(precision, "PROBE", KILLED)
-    with pytest.raises(CuberError, match="use float32, or try again with .* ONEDNN_MAX_CPU_ISA=AVX512_CORE"):
+    with pytest.raises(CuberError, match=r"use float32, or try again with .* ONEDNN_MAX_CPU_ISA=AVX512_CORE"):
         cuber.learn(
             cuber.CUBER(small.model()), small.stream(), **small.FAST, precision="bf16", directory=tmp_path / "run"
         )

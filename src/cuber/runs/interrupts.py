@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: it stops where it can go on later."""
+"""Stop a run at a point from which it can be resumed, when a signal asks for it."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody asked a run to stop, and it has written a checkpoint."""
+    """A run was stopped by a signal, after a checkpoint was written."""
 
     def __init__(self, number: int, place: str) -> None:
-        super().__init__(f"stopped {place}; the same again goes on from there")
+        super().__init__(f"stopped {place}; the same command or call resumes it")
         self.signal = number
 
 
 class Interrupts:
-    """Whether somebody has asked to stop; who presses Ctrl-C again is in a hurry, and it is over at once."""
+    """The first signal received, if any; a second Ctrl-C raises KeyboardInterrupt at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        """A signal has come."""
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or number
 
 
 @contextmanager
-def listening() -> Iterator[Interrupts]:
-    """While open, signals are noted instead of obeyed; outside of the main thread they are not ours to take."""
+def catch_signals() -> Iterator[Interrupts]:
+    """Record signals instead of obeying them; only possible in the main thread."""
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
-    before: dict[int, Any] = {number: signal.signal(number, interrupts.ask) for number in SIGNALS}
+    before: dict[int, Any] = {number: signal.signal(number, interrupts.receive) for number in SIGNALS}
     try:
         yield interrupts
     finally:

@@ -1,93 +1,170 @@
-"""Door two: a whole stream, task after task or all at once, all tasks seen tested after each."""
+"""``cuber.learn``: run a method through a stream."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.optim import SGD
 
 from cuber.core.learner import LossFunction, Method
-from cuber.errors import CuberWarning
+from cuber.errors import CuberError, CuberWarning
+from cuber.layers import evaluation_mode
+from cuber.networks.heads import heads_of
 from cuber.runs.directory import RunDirectory
 from cuber.runs.result import Result
-from cuber.streams import Stream
-from cuber.training.checks import check_fit
+from cuber.streams import FixedLoader, Stream, Task
+from cuber.training.callbacks import Observer, OptimizerFactory, Progress
 from cuber.training.compiled import check_can_compile
-from cuber.training.config import TrainingConfig
-from cuber.training.describe import blank
+from cuber.training.config import TrainingConfig, training_options
 from cuber.training.precision import check_precision
-from cuber.training.progress import Progress
 from cuber.training.randomness import check_seed, derive, seeded
-from cuber.training.run import Run
-from cuber.training.theory_recorder import Observer
-from cuber.training.trainer import OptimizerFactory, Recipe
+from cuber.training.stream_run import StreamRun
 
 
+def _with_training_options(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Write the options of TrainingConfig into a function's signature and docstring, in place of ``**training``."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=field.type,
+        )
+        for field in fields(TrainingConfig)
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    lines = "\n".join(f"        {name}: {limits.help}" for name, (_, _, limits) in training_options().items())
+    function.__doc__ = (function.__doc__ or "").replace("        **training: See TrainingConfig.", lines)
+    return function
+
+
+@_with_training_options
 def learn(
     method: Method,
     stream: Stream,
     *,
-    epochs: int,
-    lr: float,
-    batch_size: int = 64,
     seed: int = 0,
     optimizer: OptimizerFactory = SGD,
     loss_fn: LossFunction = functional.cross_entropy,
-    patience: int | None = None,
-    factor: float = 2.0,
-    floor: float = 1e-5,
-    evaluation_batch_size: int = 256,
-    precision: str = "float32",
-    compile: bool = False,
     progress: Progress | None = None,
     directory: RunDirectory | str | os.PathLike[str] | None = None,
     about: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
+    **training: Any,
 ) -> Result:
-    """Learn every task of a stream with a method around a model, and test all tasks seen after each.
+    """Learn the tasks of a stream one after another, and test all tasks seen after each.
 
-    With ``patience``, tasks that have a validation part are stopped early: the learning rate is divided by ``factor``
-    after so many epochs without a new best validation loss, training ends below ``floor``, the best weights are kept.
+    With ``patience``, tasks that have a validation split stop early and keep their best weights. A ``joint`` method
+    learns all tasks at once, in batches that mix them.
 
-    With ``precision="bf16"`` forward passes and tests are computed in it, under torch's autocast, while weights and all
-    that protects them stay as they are; with ``compile``, torch.compile makes the forward pass of the steps.
+    Args:
+        method: A method around a model, such as ``cuber.CUBER(model)``, that has not learned a task yet.
+        seed: Seed of all random numbers.
+        optimizer: Called with parameters and learning rate in each task.
+        progress: Called with a ProgressEvent every 100 steps and after each epoch.
+        directory: Write logs, checkpoints and the result there; the same call resumes a run that was stopped.
+        about: More values for the run's ``config.toml`` that identify the data and the model.
+        observer: Measures during training, as ``cuber.training.TheoryRecorder(method)`` does.
+        **training: See TrainingConfig.
 
-    A method that is ``joint`` learns all tasks at once, in batches that mix them; what it is validated on is mixed too.
-
-    With a ``directory``, the run is written there as it goes, and the same call again goes on where it stopped, to the
-    same result to the bit; ``about`` is what its configuration should say of the data and the model besides.
-
-    An ``observer`` looks on and writes into the result: ``cuber.training.Conditions(method)`` does, about the theorems.
+    Raises:
+        CuberError: If an option is invalid, the model does not fit the stream, or the loss is not finite.
 
     >>> result = cuber.learn(cuber.CUBER(model), stream, epochs=5, lr=0.01)  # doctest: +SKIP
     >>> result.accuracy, result.acc, result.bwt, result.regimes  # doctest: +SKIP
     """
-    training = TrainingConfig(
-        epochs, lr, batch_size, patience, factor, floor, evaluation_batch_size, precision, compile
-    )
+    try:
+        config = TrainingConfig(**training)
+    except TypeError as error:  # a missing or an unknown argument
+        raise TypeError(str(error).replace("TrainingConfig.__init__", "learn")) from None
     check_seed(seed)
     check_fit(method, stream)
-    check_precision(precision, method.device)
-    if compile:
+    check_precision(config.precision, method.device)
+    if config.compile:
         check_can_compile(method)
-    if patience is not None and all(task.validation is None for task in stream):
+    if config.patience is not None and all(task.validation is None for task in stream):
         warnings.warn(
-            f"no task of '{stream.name}' has a validation part, so patience={patience} stops nothing early; "
-            "stream.split(0.1) holds one out",
+            f"no task of '{stream.name}' has a validation split, so patience={config.patience} has no effect; "
+            "stream.split(0.1) makes one",
             CuberWarning,
             stacklevel=2,
         )
-    recipe = Recipe(training, seed, optimizer, loss_fn, progress, observer)
     was_training = method.model.training
     try:
         with seeded(derive(seed, "learn"), method.device):
             method.model.train()
-            result = blank(method, stream, recipe)
-            result.method = (about or {}).get("method", result.method)
-            return Run(method, stream, recipe, result).learn(directory, about or {})
+            run = StreamRun(
+                method,
+                stream,
+                config,
+                seed=seed,
+                make_optimizer=optimizer,
+                loss_fn=loss_fn,
+                progress=progress,
+                observer=observer,
+            )
+            run.result.method = (about or {}).get("method", run.result.method)
+            return run.learn(directory, about or {})
     finally:
         method.model.train(was_training)
+
+
+def check_fit(learner: Method, stream: Stream) -> None:
+    """Raise a CuberError unless the learner is new and its model fits every task of the stream."""
+    if not isinstance(learner, Method):
+        raise CuberError(
+            f"learn takes a method around a model: give cuber.CUBER(model), not a {type(learner).__name__}"
+        )
+    if not isinstance(stream, Stream):
+        raise CuberError(f"learn takes a cuber.Stream, not a {type(stream).__name__}")
+    if learner.tasks or learner.task is not None:
+        raise CuberError("this learner has learned a task already: give learn a new one, or write your own loop")
+    if learner.forward is not None:
+        raise CuberError("learn computes loss_fn(model(x), y) itself: with forward=, write your own training loop")
+    heads = heads_of(learner.model)
+    if not heads and len(stream) > 1 and not stream.shared_head:
+        raise CuberError(
+            f"each task of stream '{stream.name}' has its own head, but the model has one for all: "
+            "build a cuber.MultiHead(backbone, ...), or set Stream(..., shared_head=True)"
+        )
+    for multi_head in heads:
+        if len(multi_head.heads) < len(stream):
+            raise CuberError(
+                f"the model has {len(multi_head.heads)} heads, but stream '{stream.name}' has {len(stream)} tasks: "
+                "list all of them in MultiHead's classes_per_task"
+            )
+    selected = [multi_head.task for multi_head in heads]
+    try:
+        with torch.no_grad(), evaluation_mode(learner.model):
+            for position, task in enumerate(stream):
+                for multi_head in heads:
+                    multi_head.select_task(position)
+                _check_output(learner, position, task)
+    finally:
+        for multi_head, before in zip(heads, selected, strict=True):
+            multi_head.select_task(before)
+
+
+def _check_output(learner: Method, position: int, task: Task) -> None:
+    where = f"task {position} ('{task.name}')"
+    x, y = next(iter(FixedLoader(task.train, 2)))
+    try:
+        output = learner.model(x.to(learner.device))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise CuberError(f"{where}: the model cannot take inputs of shape {tuple(x.shape[1:])}: {reason}") from error
+    if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(y):
+        what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
+        raise CuberError(f"{where}: for {len(y)} samples the output must have shape ({len(y)}, classes), not {what}")
+    if output.shape[1] < task.classes:
+        raise CuberError(f"{where} has {task.classes} classes, but the model has only {output.shape[1]} outputs for it")
