@@ -15,7 +15,7 @@ from typing import Any
 
 from cuber.experiments import Experiment, run
 from cuber.runs.directory import RunDirectory
-from cuber.training.stream_run import StreamRun
+from cuber.training.learning import StreamRun
 
 
 class Stopwatch:

@@ -20,10 +20,9 @@ from cuber.core.learner import Method
 from cuber.networks import MLP, AlexNet5, ReducedResNet18
 from cuber.streams.splits import TensorSplit
 from cuber.subspace import Pool, PrunedGradient
-from cuber.training.callbacks import OptimizerFactory
 from cuber.training.config import TrainingConfig
 from cuber.training.task_runs import TaskRun
-from cuber.training.trainer import Trainer
+from cuber.training.trainer import OptimizerFactory, Trainer, TrainingSetup
 
 LEARNING_RATE = 1e-3
 OWNED = 0.95
@@ -103,7 +102,7 @@ class Subject:
     def trainer(self, learner: Method, make: OptimizerFactory) -> Trainer:
         task_run = TaskRun(self.old_tasks, self.old_tasks + 1, "last", TensorSplit(*self.data()), {}, validated=False)
         training = TrainingConfig(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
-        return Trainer(learner, task_run, training, seed=0, make_optimizer=make, loss_fn=functional.cross_entropy)
+        return Trainer(learner, task_run, TrainingSetup(training, 0, make, functional.cross_entropy))
 
     def _remember(self, learner: GPM) -> None:
         learner.regimes = [{} for _ in range(self.old_tasks)]

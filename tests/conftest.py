@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 import torch
 
-from cuber.training.precision import PROBE, probe_failure
+from cuber.training.forward import PROBE, probe_failure
 from tests.datasets.every_set import write_every_set
 
 torch.set_num_threads(1)

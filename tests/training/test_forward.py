@@ -16,7 +16,7 @@ import cuber
 from cuber.cli.main import main
 from cuber.errors import CuberError
 from cuber.training import RunDirectory, Stopped
-from cuber.training.precision import autocast
+from cuber.training.forward import autocast
 from tests.training import small
 from tests.training.test_directory import StopAt, figures, learn
 

@@ -12,8 +12,8 @@ import torch
 import cuber
 from cuber.cli.main import main
 from cuber.errors import CuberError
-from cuber.training import precision
-from cuber.training.precision import PROBE, check_precision, probe_failure
+from cuber.training import forward
+from cuber.training.forward import PROBE, check_precision, probe_failure
 from tests.training import small
 
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
@@ -54,7 +54,7 @@ def test_the_environment_does_not_change_what_the_child_imports(
 
 
 def test_a_child_that_cannot_be_started_or_never_ends_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "TIMEOUT", 0.5)
+    monkeypatch.setattr(forward, "TIMEOUT", 0.5)
     failure = probe_failure(torch.bfloat16, "import time; time.sleep(60)")
     assert failure is not None
     assert "timed out after 0.5 seconds" in failure
@@ -65,7 +65,7 @@ def test_a_child_that_cannot_be_started_or_never_ends_is_a_failure(monkeypatch: 
 
 
 def test_only_what_was_asked_for_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "PROBE", KILLED)
+    monkeypatch.setattr(forward, "PROBE", KILLED)
     check_precision("float32", CPU)
     check_precision("bf16", torch.device("cuda"))
     with pytest.raises(CuberError, match=r"'bf16' does not work on this machine \(a test process was killed by SIGILL"):
@@ -75,7 +75,7 @@ def test_only_what_was_asked_for_is_tested(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_refused_precision_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(precision, "PROBE", KILLED)
+    monkeypatch.setattr(forward, "PROBE", KILLED)
     with pytest.raises(CuberError, match=r"use float32, or try again with .* ONEDNN_MAX_CPU_ISA=AVX512_CORE"):
         cuber.learn(
             cuber.CUBER(small.model()), small.stream(), **small.FAST, precision="bf16", directory=tmp_path / "run"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -21,28 +19,21 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupts:
-    """The first signal received, if any; a second Ctrl-C raises KeyboardInterrupt at once."""
+    """Context manager that records signals instead of obeying them; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self._handlers: dict[int, Any] = {}
 
-    def receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():  # others cannot set handlers
+            self._handlers = {number: signal.signal(number, self._receive) for number in SIGNALS}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or number
-
-
-@contextmanager
-def catch_signals() -> Iterator[Interrupts]:
-    """Record signals instead of obeying them; only possible in the main thread."""
-    interrupts = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts
-        return
-    before: dict[int, Any] = {number: signal.signal(number, interrupts.receive) for number in SIGNALS}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

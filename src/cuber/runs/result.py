@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,68 +169,69 @@ def _plain(value: Any) -> Any:
 
 # Validation of files, so that tables and figures can rely on results
 
-KINDS: Mapping[str, type] = {
-    **dict.fromkeys(("benchmark", "method"), str),
+NUMBER = object()
+CONDITIONS = dict.fromkeys(("ratio", "cosine", "eps2", "step_size", "agreement"), object)
+SHAPES: dict[str, Any] = {
+    "benchmark": str,
+    "method": str,
     "seed": int,
-    **dict.fromkeys(("settings", "training", "machine"), dict),
-    **dict.fromkeys(("tasks", "accuracy", "reshuffled", "regimes", "theory", "seconds", "bytes", "pool", "notes"), list),
+    "tasks": [{"name": str}],
+    "settings": dict,
+    "training": dict,
+    "accuracy": [list],
+    "reshuffled": [[NUMBER]],
+    "regimes": [{...: {...: {"regime": object, "fell": object}}}],
+    "theory": [{...: {"old": {...: CONDITIONS}}}],
+    "seconds": [NUMBER],
+    "bytes": [{...: NUMBER}],
+    "pool": [{...: {"size": NUMBER, "dimension": NUMBER}}],
+    "machine": dict,
+    "notes": [str],
 }
-CONDITIONS = {"ratio", "cosine", "eps2", "step_size", "agreement"}
+"""Field -> type, ``[shape of each entry]``, ``{key: shape}`` or ``{...: shape of each value}``."""
 
 
 def first_invalid(result: Result) -> str | None:
     """Return the name of the first field that has the wrong type or shape, or None."""
-    for name, kind in KINDS.items():
-        if not isinstance(getattr(result, name), kind):
+    for name, shape in SHAPES.items():
+        if not _fits(getattr(result, name), shape):
             return name
     tasks = len(result.tasks)
+    per_old_task = [
+        *(("regimes", task, old) for task, layers in enumerate(result.regimes) for by in layers.values() for old in by),
+        *(("theory", task, old) for task, layers in enumerate(result.theory) for of in layers.values() for old in of["old"]),
+    ]
     valid = {
-        "tasks": tasks > 0
-        and all(isinstance(task, dict) and isinstance(task.get("name"), str) for task in result.tasks),
+        "tasks": tasks > 0,
         "accuracy": _is_matrix(result.accuracy, tasks),
         "accuracy_bare": result.accuracy_bare is None or _is_matrix(result.accuracy_bare, tasks),
-        "reshuffled": all(_are_numbers(row, tasks) for row in result.reshuffled),
-        "regimes": len(result.regimes) <= tasks
-        and all(
-            old < task and isinstance(regime, dict) and {"regime", "fell"} <= regime.keys()
-            for task, by_layer in enumerate(result.regimes)
-            for by_task in by_layer.values()
-            for old, regime in by_task.items()
-        ),
-        "theory": len(result.theory) <= tasks
-        and all(
-            old < task and conditions.keys() >= CONDITIONS
-            for task, by_layer in enumerate(result.theory)
-            for layer in by_layer.values()
-            for old, conditions in layer["old"].items()
-        ),
-        "seconds": bool(result.seconds) and all(map(_is_number, result.seconds)),
-        "bytes": bool(result.bytes)
-        and all(isinstance(kinds, dict) and all(map(_is_number, kinds.values())) for kinds in result.bytes),
-        "pool": len(result.pool) <= tasks and all(map(_are_pools, result.pool)),
-        "notes": all(isinstance(note, str) for note in result.notes),
+        "reshuffled": all(len(row) == tasks for row in result.reshuffled),
+        **{name: len(getattr(result, name)) <= tasks for name in ("regimes", "theory", "pool")},
+        **{name: False for name, task, old in per_old_task if old >= task},
+        **{name: False for name in ("seconds", "bytes") if not getattr(result, name)},
     }
+    if any(pool["dimension"] <= 0 for layers in result.pool for pool in layers.values()):
+        valid["pool"] = False
     return next((name for name in valid if not valid[name]), None)
 
 
-def _are_pools(by_layer: Any) -> bool:
-    return isinstance(by_layer, dict) and all(
-        isinstance(pool, dict) and _are_numbers([pool.get("size"), pool.get("dimension")], 2) and pool["dimension"] > 0
-        for pool in by_layer.values()
-    )
+def _fits(value: Any, shape: Any) -> bool:
+    if shape is NUMBER:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(entry, shape[0]) for entry in value)
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return False
+        if ... in shape:
+            return all(_fits(entry, shape[...]) for entry in value.values())
+        return all(name in value and _fits(value[name], part) for name, part in shape.items())
+    return isinstance(value, shape)
 
 
 def _is_matrix(rows: Any, tasks: int) -> bool:
     """Return whether there is a row after each task, or a single one after all tasks."""
-    if not isinstance(rows, list) or len(rows) not in (1, tasks):
+    if not _fits(rows, [list]) or len(rows) not in (1, tasks):
         return False
     known = range(1, tasks + 1) if len(rows) == tasks else [tasks]
-    return all(_are_numbers(row, tasks, count) for row, count in zip(rows, known, strict=True))
-
-
-def _are_numbers(row: Any, length: int, count: int | None = None) -> bool:
-    return isinstance(row, list) and len(row) == length and all(map(_is_number, row[:count]))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return all(len(row) == tasks and _fits(row[:count], [NUMBER]) for row, count in zip(rows, known, strict=True))

@@ -7,12 +7,12 @@ if TYPE_CHECKING:
     from cuber.runs.directory import RunDirectory
     from cuber.runs.interrupts import Stopped
     from cuber.runs.result import Epoch, Result, UnwrittenResultError
-    from cuber.training.callbacks import Observer, Progress, ProgressEvent
     from cuber.training.config import TrainingConfig
     from cuber.training.evaluation import Score, evaluate
     from cuber.training.learning import learn
     from cuber.training.randomness import check_seed, derive, seeded
     from cuber.training.theory_recorder import TheoryRecorder
+    from cuber.training.trainer import Observer, Progress, ProgressEvent
 
 __all__ = [
     "Epoch",
@@ -38,7 +38,7 @@ _MODULES = {
     "cuber.runs.directory": ("RunDirectory",),
     "cuber.runs.interrupts": ("Stopped",),
     "cuber.runs.result": ("Epoch", "Result", "UnwrittenResultError"),
-    "cuber.training.callbacks": ("Observer", "Progress", "ProgressEvent"),
+    "cuber.training.trainer": ("Observer", "Progress", "ProgressEvent"),
     "cuber.training.config": ("TrainingConfig",),
     "cuber.training.evaluation": ("Score", "evaluate"),
     "cuber.training.learning": ("learn",),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from cuber.core.learner import LossFunction, Method
+from cuber.core.learner import Method
 from cuber.core.settings import settings_of
 from cuber.errors import CuberError
 from cuber.methods.gpm import GPM
@@ -25,8 +25,7 @@ from cuber.runs.config_file import Config
 from cuber.runs.result import Result
 from cuber.streams import Stream
 from cuber.streams.splits import DatasetSplit
-from cuber.training.callbacks import OptimizerFactory
-from cuber.training.config import TrainingConfig
+from cuber.training.trainer import OptimizerFactory, TrainingSetup
 from cuber.version import __version__
 
 PLAIN = (bool, int, float, str, tuple, type(None))
@@ -34,19 +33,12 @@ HASHED_NUMBERS = 2**19
 """Inputs of each split that go into the digest of the data: two megabytes."""
 
 
-def empty_result(
-    learner: Method,
-    stream: Stream,
-    training: TrainingConfig,
-    seed: int,
-    make_optimizer: OptimizerFactory,
-    loss_fn: LossFunction,
-) -> Result:
+def empty_result(learner: Method, stream: Stream, setup: TrainingSetup) -> Result:
     """Return a result with all that is known before the first task."""
     return Result(
         benchmark=stream.name,
         method=type(learner).__name__.lower(),
-        seed=seed,
+        seed=setup.seed,
         tasks=[
             {
                 "name": task.name,
@@ -59,9 +51,9 @@ def empty_result(
         ],
         settings={name: getattr(learner, name) for name in settings_of(learner)},
         training={
-            **dataclasses.asdict(training),
-            "optimizer": optimizer_made(make_optimizer, learner.parameters(), training.lr),
-            "loss": qualified_name(loss_fn),
+            **dataclasses.asdict(setup.config),
+            "optimizer": optimizer_made(setup.make_optimizer, learner.parameters(), setup.config.lr),
+            "loss": qualified_name(setup.loss_fn),
         },
         accuracy_bare=[] if stream.shared_head and not heads_of(learner.model) else None,
         machine={

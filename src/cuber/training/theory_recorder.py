@@ -20,7 +20,7 @@ from cuber.layers import evaluation_mode
 from cuber.methods.cuber import CUBER
 from cuber.theory import positive_correlation, power_iteration, sufficient_projection
 from cuber.theory.thresholds import largest_backward_step, smallest_eps2
-from cuber.training.callbacks import Records
+from cuber.training.trainer import Records
 
 CURVATURE_SAMPLES = 64
 TOLERANCE, FEWEST_PRODUCTS = 0.01, 8

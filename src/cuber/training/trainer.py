@@ -5,30 +5,32 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from cuber.core import batches
+from cuber.core.batches import Batch
 from cuber.core.learner import LossFunction, Method
 from cuber.errors import CuberError
 from cuber.runs.result import Epoch
 from cuber.streams import FixedLoader, ShuffledLoader
-from cuber.training.callbacks import Observer, OptimizerFactory, Progress, ProgressEvent
-from cuber.training.compiled import Compiled
 from cuber.training.config import TrainingConfig
 from cuber.training.early_stopping import EarlyStopping
 from cuber.training.evaluation import RunningLoss, Score, evaluate
-from cuber.training.precision import autocast
+from cuber.training.forward import Compiled, autocast
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
 from cuber.training.task_runs import TaskRun
 
+OptimizerFactory = Callable[[list[nn.Parameter], float], Optimizer]
+"""Makes an optimizer from parameters and a learning rate, as ``torch.optim.SGD`` does."""
 Pause = Callable[[int | None], None]
 """Called between steps with None, and after each epoch with the number of epochs: the place to save or stop."""
 
@@ -38,29 +40,66 @@ SMALLEST_SAMPLE_BATCH = 64
 """Smallest batch size of the loader that ``begin_task`` and ``end_task`` get."""
 
 
+@dataclass(frozen=True)
+class ProgressEvent:
+    """Progress of a run: sent every 100 steps, after each epoch, and at the end of a task."""
+
+    task: int | None
+    """None: all tasks at once."""
+    tasks: int
+    name: str
+    epoch: float
+    """Completed epochs, with a fraction within one."""
+    epochs: int
+    loss: float
+    """Mean training loss of the current epoch."""
+    accuracy: float | None
+    """After the last epoch, in percent: on the validation split, or on training samples where there is none."""
+    validated: bool
+    """Whether the accuracy is on a validation split."""
+    seconds: float
+    """Since the task began."""
+    finished: bool = False
+
+
+Progress = Callable[[ProgressEvent], None]
+
+Records = list[dict[str, dict[str, Any]]]
+"""Task -> layer -> measurements."""
+
+
+class Observer(Protocol):
+    """Measures something during training and writes it to ``result.theory``."""
+
+    records: Records
+
+    def began(self, sample: list[Batch]) -> None:
+        """Called after ``begin_task`` and before the first step, with the samples that the learner looked at."""
+
+    def ending(self, loader: Iterable[Batch]) -> None:
+        """Called after the last step and before ``end_task``."""
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """Training options, and the functions and objects that cannot be written to a file."""
+
+    config: TrainingConfig
+    seed: int
+    make_optimizer: OptimizerFactory
+    loss_fn: LossFunction
+    progress: Progress | None = None
+    observer: Observer | None = None
+
+
 class Trainer:
     """Trains a learner on one task run."""
 
-    def __init__(
-        self,
-        learner: Method,
-        task_run: TaskRun,
-        training: TrainingConfig,
-        *,
-        seed: int,
-        make_optimizer: OptimizerFactory,
-        loss_fn: LossFunction,
-        progress: Progress | None = None,
-        observer: Observer | None = None,
-    ) -> None:
+    def __init__(self, learner: Method, task_run: TaskRun, setup: TrainingSetup) -> None:
         self.learner = learner
         self.task_run = task_run
-        self.training = training
-        self.seed = seed
-        self.make_optimizer = make_optimizer
-        self.loss_fn = loss_fn
-        self.progress = progress
-        self.observer = observer
+        self.setup = setup
+        self.config = setup.config
         self.history: list[Epoch] = []
         self.step = 0
         """Steps made in the current epoch."""
@@ -70,10 +109,12 @@ class Trainer:
         self._compiled: AbstractContextManager[object] = nullcontext()
         self._began = time.perf_counter()
         self._epoch_began = 0.0
-        self.samples = FixedLoader(task_run.train, max(training.batch_size, SMALLEST_SAMPLE_BATCH), self._seed("look"))
+        self.samples = FixedLoader(
+            task_run.train, max(self.config.batch_size, SMALLEST_SAMPLE_BATCH), self._seed("look")
+        )
         """The loader for ``begin_task`` and ``end_task``."""
         order = torch.Generator().manual_seed(self._seed("order"))
-        self.loader = ShuffledLoader(task_run.train, training.batch_size, order)
+        self.loader = ShuffledLoader(task_run.train, self.config.batch_size, order)
         self._order = order.get_state()
         """State of the generator that shuffles, when the current epoch began."""
 
@@ -85,18 +126,18 @@ class Trainer:
         device = self.learner.device
         if state is None:
             with seeded(self._seed("begin"), device):
-                self.learner.begin_task(self.samples, self.loss_fn, steps=len(self.loader))
-            if self.observer is not None:
+                self.learner.begin_task(self.samples, self.setup.loss_fn, steps=len(self.loader))
+            if self.setup.observer is not None:
                 with seeded(self._seed("observe"), device):
-                    self.observer.began(self.sample())
+                    self.setup.observer.began(self.sample())
         with seeded(self._seed("train"), device):
             self.prepare(state)
             while not self._over:
                 self._train_epoch(pause)
             self._keep_best()
-        if self.observer is not None:
+        if self.setup.observer is not None:
             with seeded(self._seed("observe"), device):
-                self.observer.ending(self.samples)
+                self.setup.observer.ending(self.samples)
         with seeded(self._seed("end"), device):
             self.learner.end_task(self.samples)
         return self.history
@@ -104,14 +145,14 @@ class Trainer:
     def prepare(self, state: dict[str, Any] | None) -> None:
         """Make the optimizer, and what else the first step, or the next one, needs."""
         if state is not None:
-            self.learner.resume_task(self.loss_fn)
-        optimizer = self.make_optimizer(self.learner.parameters(), self.training.lr)
+            self.learner.resume_task(self.setup.loss_fn)
+        optimizer = self.setup.make_optimizer(self.learner.parameters(), self.config.lr)
         if isinstance(optimizer, LBFGS):
             raise CuberError("learn cannot train with LBFGS, whose steps need a closure: write your own training loop")
         self._optimizer = self.learner.wrap(optimizer)
-        if self.training.patience is not None and self.task_run.validated:
-            self._stopping = EarlyStopping(self.learner, optimizer, self.training, self.training.patience)
-        if self.training.compile:
+        if self.config.patience is not None and self.task_run.validated:
+            self._stopping = EarlyStopping(self.learner, optimizer, self.config, self.config.patience)
+        if self.config.compile:
             self._compiled = Compiled(self.learner.model)
         if state is not None:
             self._load(state)
@@ -156,7 +197,7 @@ class Trainer:
                 pause(None)
         return self._mean_loss()
 
-    def _backward(self, batch: batches.Batch) -> Tensor:
+    def _backward(self, batch: Batch) -> Tensor:
         """Compute the loss of a batch and its gradients."""
         with self._compiled:
             with self._autocast():
@@ -165,13 +206,13 @@ class Trainer:
         return loss
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return autocast(self.training.precision, self.learner.device)
+        return autocast(self.config.precision, self.learner.device)
 
     def _evaluate(self) -> Score:
         scores = []
         for task, split in self.task_run.probes.items():
             with self.learner.as_task(task) as model, self._autocast():
-                scores.append(evaluate(model, split, self.training.evaluation_batch_size, self.loss_fn))
+                scores.append(evaluate(model, split, self.config.evaluation_batch_size, self.setup.loss_fn))
         return reduce(add, scores)
 
     def _mean_loss(self) -> float:
@@ -187,7 +228,7 @@ class Trainer:
 
     @property
     def _over(self) -> bool:
-        return len(self.history) == self.training.epochs or (self._stopping is not None and self._stopping.stopped)
+        return len(self.history) == self.config.epochs or (self._stopping is not None and self._stopping.stopped)
 
     def _keep_best(self) -> None:
         kept = -1
@@ -224,7 +265,7 @@ class Trainer:
         self._began, self._epoch_began = time.perf_counter() - state["seconds"], state["epoch_began"]
         set_random_state(state["random"], self.learner.device)
 
-    def sample(self) -> list[batches.Batch]:
+    def sample(self) -> list[Batch]:
         """Return the samples that the learner saw in ``begin_task``; checkpoints do not store them."""
         with seeded(self._seed("begin"), self.learner.device):
             return self.learner.take(self.samples)
@@ -245,19 +286,19 @@ class Trainer:
 
     def report(self, loss: float, part: float = 0.0, *, finished: bool = False) -> None:
         """Report progress; ``part`` is the completed fraction of the current epoch."""
-        if self.progress is None:
+        if self.setup.progress is None:
             return
         accuracy = None
         if self.history:
             last = self.history[-1]
             accuracy = last.validation_accuracy if self.task_run.validated else last.train_accuracy
-        self.progress(
+        self.setup.progress(
             ProgressEvent(
                 self.task_run.task,
                 self.task_run.tasks,
                 self.task_run.name,
                 epoch=len(self.history) + part,
-                epochs=self.training.epochs,
+                epochs=self.config.epochs,
                 loss=loss,
                 accuracy=accuracy,
                 validated=self.task_run.validated,
@@ -268,7 +309,7 @@ class Trainer:
 
     def _diverged(self, step: int, value: float) -> CuberError:
         return CuberError(
-            f"{self._place(step)}: the loss is {value}; lower the learning rate ({self.training.lr:g}) or check the "
+            f"{self._place(step)}: the loss is {value}; lower the learning rate ({self.config.lr:g}) or check the "
             "inputs"
         )
 
@@ -276,4 +317,4 @@ class Trainer:
         return f"{self.task_run.place}, epoch {len(self.history) + 1}, step {step}"
 
     def _seed(self, purpose: str) -> int:
-        return derive(self.seed, purpose, self.task_run.number)
+        return derive(self.setup.seed, purpose, self.task_run.number)
