@@ -23,7 +23,7 @@ from cuber.streams.splits import TensorSplit
 from cuber.subspace import LayerMemory, Pool, PrunedGradient
 from cuber.training.config import TrainingConfig
 from cuber.training.task_runs import TaskRun
-from cuber.training.trainer import OptimizerFactory, Recipe, Trainer
+from cuber.training.trainer import OptimizerFactory, Trainer, TrainingSetup
 
 LEARNING_RATE = 1e-3
 OWNED = 0.95
@@ -91,19 +91,19 @@ class Subject:
     def ours(self, method: str, make: OptimizerFactory = plain) -> Callable[[], None]:
         """The steps of our trainer, in the middle of the last task."""
         trainer = self.trainer(self.learner(method), make)
-        trainer.learner.begin_task(trainer._look, functional.cross_entropy, steps=len(trainer._loader))
-        trainer._prepare(None)
+        trainer.learner.begin_task(trainer.samples, functional.cross_entropy, steps=len(trainer.loader))
+        trainer.prepare(None)
 
         def work() -> None:
             trainer.step = 0
-            trainer._pass(lambda _: None)
+            trainer.train_steps(lambda _: None)
 
         return work
 
     def trainer(self, learner: Method, make: OptimizerFactory) -> Trainer:
-        lesson = TaskRun(self.old_tasks, self.old_tasks + 1, "last", TensorSplit(*self.data()), {}, validated=False)
+        task_run = TaskRun(self.old_tasks, self.old_tasks + 1, "last", TensorSplit(*self.data()), {}, validated=False)
         training = TrainingConfig(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
-        return Trainer(learner, lesson, Recipe(training, 0, make, functional.cross_entropy))
+        return Trainer(learner, task_run, TrainingSetup(training, 0, make, functional.cross_entropy))
 
     def _remember(self, learner: PooledMethod) -> None:
         for size, (name, layer) in zip(self.pools, learner.layers.items(), strict=True):

@@ -27,7 +27,7 @@ from cuber.experiments.run import limited
 from cuber.methods.cuber import CUBER, PAPER
 from cuber.report.statistics import mean, rank_correlation
 from cuber.streams import Stream
-from cuber.training import Conditions, derive, evaluate, learn, seeded
+from cuber.training import TheoryRecorder, derive, evaluate, learn, seeded
 
 STREAMS = ("overlap-digits", "split-digits", "permuted-digits")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ DRAWS = 1000
 Row = dict[str, Any]
 
 
-class Measured(Conditions):
+class Measured(TheoryRecorder):
     """Also measures each old task's test loss before and after the new one, and where the weights went meanwhile."""
 
     def __init__(self, learner: CUBER, stream: Stream) -> None:

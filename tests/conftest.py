@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 import torch
 
+from cuber.training.forward import PROBE, probe_failure
 from tests.datasets.every_set import write_every_set
 
 torch.set_num_threads(1)
@@ -21,6 +22,19 @@ hypothesis.settings.load_profile("same-bits")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests that compute in a dtype with which this machine crashes: those marked, or parametrized with it."""
+    wanted = [dtype for marker in item.iter_markers("needs_dtype") for dtype in marker.args]
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    for dtype in [*wanted, *(value for value in values if isinstance(value, torch.dtype) and value in HALF)]:
+        failure = probe_failure(dtype, PROBE)
+        if failure is not None:
+            pytest.skip(f"{dtype} does not work on this machine: {failure}")
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import pytest
 
 from cuber import CuberError, __version__
 from cuber.cli.main import main
+from cuber.training.config import training_options
 
 QUICK = ["--epochs", "1", "--tasks", "2"]
 
@@ -111,6 +112,14 @@ def test_version_and_help(cuber):
     assert "run" in out
     assert cuber()[1] == out
     assert "--set" in cuber("run", "--help")[1]
+
+
+def test_every_training_option_is_in_the_help_of_run_with_its_text(cuber):
+    text = " ".join(cuber("run", "--help")[1].split())
+    for name, (_, _, limits) in training_options().items():
+        assert re.search(rf"--{name.replace('_', '-')} (<\w+> )?{re.escape(limits.help)}", text)
+    assert "--no-compile" not in text
+    assert training_options()["epochs"][2].help in " ".join(cuber("grid", "--help")[1].split())
 
 
 def test_help_does_without_torch():
@@ -280,7 +289,7 @@ def test_files_of_others_are_left_alone(cuber, tmp_path):
 @pytest.mark.parametrize("option", [["--fresh"], ["--checkpoint-every", "1"], ["--log", "tensorboard"]])
 def test_options_of_the_directory_need_one(cuber, option):
     code, _, err = cuber("run", *option, *QUICK)
-    assert (code, err) == (2, f"cuber: {option[0]} is about the directory of a run: name one with --out\n")
+    assert (code, err) == (2, f"cuber: {option[0]} needs a run directory: name one with --out\n")
 
 
 def test_a_result_that_can_no_longer_be_written_is_shown_all_the_same(cuber, tmp_path, monkeypatch):
@@ -318,7 +327,9 @@ def test_interrupted_and_gone_on_with(cuber, tmp_path, name, code):
     running = process("run", "--out", str(tmp_path), *quick, first=first)
     _, err = running.communicate(timeout=300)
     assert running.returncode == code
-    assert err == "cuber: stopped in task 0 ('digits 0-3'), epoch 2, before step 1; the same again goes on from there\n"
+    assert (
+        err == "cuber: stopped in task 0 ('digits 0-3'), epoch 2, before step 1; the same command or call resumes it\n"
+    )
     assert not (tmp_path / "result.json").exists()
     assert cuber("run", "--out", str(tmp_path), *quick)[0] == 0
     assert cuber("run", "--out", str(tmp_path / "undisturbed"), *quick)[0] == 0

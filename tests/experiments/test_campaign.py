@@ -42,7 +42,7 @@ def test_a_refusal_is_told_and_not_written(tmp_path: Path) -> None:
     before = sorted(path.name for path in cell.directory.rglob("*"))
     with RunDirectory(cell.directory):
         (refused,) = run_grid([cell], InThisProcess())
-    assert (refused.state, refused.message.split(" in ")[0]) == (REFUSED, "another process is at work")
+    assert (refused.state, refused.message.split(" /")[0]) == (REFUSED, "another process is using")
     (refused,) = run_grid(cells(tmp_path, epochs=2), InThisProcess())
     assert refused.state == REFUSED
     assert "holds another run: training.epochs was 1 and is now 2; choose another --out, or start" in refused.message

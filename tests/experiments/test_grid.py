@@ -91,7 +91,7 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
     [
         ("methods = [", "is not TOML"),
         ('benchmarks = "split-digits"\nmethods = "gpm"', "lacks 'seeds'"),
-        ('benchmarks = "split-digits"\nmethods = "gpm"\nseeds = 0\nepoch = 3', "'epoch' means nothing to a grid"),
+        ('benchmarks = "split-digits"\nmethods = "gpm"\nseeds = 0\nepoch = 3', "'epoch' is not a key of a grid file"),
         (f"{RIGHT}settings = 3", "grid.toml: settings must be a table of names and values, not 3"),
         (f"{RIGHT}options = 3", "grid.toml: options must be a table of names and values, not 3"),
         (f"{RIGHT}protocol = ['paper']", r"grid.toml: protocol must be text, not \['paper'\]"),
@@ -153,7 +153,7 @@ def test_with_a_file_nothing_else_is_listened_to(tmp_path: Path, capsys: pytest.
     with pytest.raises(SystemExit) as done:
         main(["grid", str(tmp_path / "grid.toml"), "--seeds", "3", "--epochs", "2"])
     assert done.value.code == 2
-    assert capsys.readouterr().err == "cuber: with a file, --seeds, epochs must be said in it\n"
+    assert capsys.readouterr().err == "cuber: with a grid file, set seeds, epochs in the file\n"
 
 
 def test_how_far_a_run_has_come(tmp_path: Path) -> None:

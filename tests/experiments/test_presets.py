@@ -10,7 +10,7 @@ import pytest
 from cuber import CuberError
 from cuber.experiments import BENCHMARKS, Experiment, run
 from cuber.methods import METHODS
-from cuber.training.checks import check_fit
+from cuber.training.learning import check_fit
 
 PAPER = ["permuted-mnist", "split-cifar100", "overlap-cifar100", "five-datasets", "split-miniimagenet"]
 CIFAR, FIVE, MINI = "split-cifar100", "five-datasets", "split-miniimagenet"

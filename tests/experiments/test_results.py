@@ -156,7 +156,7 @@ def test_a_damaged_or_foreign_result_is_a_sentence_that_names_the_file(tmp_path,
 def test_what_no_table_can_be_made_of_is_not_a_result(tmp_path, name, value):
     (run,) = load([write(tmp_path, result_json=json.dumps(result().to_dict() | {name: value}))])
     assert run.state == DAMAGED
-    assert f"(its '{name}' makes no sense)" in run.reason
+    assert f"(its '{name}' is invalid)" in run.reason
 
 
 def test_all_tasks_at_once_are_tested_once(tmp_path):

@@ -12,7 +12,7 @@ from cuber import CuberError
 from cuber.core.settings import settings_of
 from cuber.experiments import BENCHMARKS, Experiment, catalogue, run
 from cuber.methods import METHODS
-from cuber.training.checks import check_fit
+from cuber.training.learning import check_fit
 
 
 @pytest.mark.parametrize("name", [name for name, benchmark in BENCHMARKS.items() if not benchmark.datasets])

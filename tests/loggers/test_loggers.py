@@ -135,6 +135,6 @@ def test_a_service_that_goes_down_does_not_take_the_run_with_it(
     name: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, Failing(call))
-    with pytest.warns(CuberWarning, match=f"^{name} gets nothing more: no such store$") as told:
+    with pytest.warns(CuberWarning, match=f"^{name} failed and gets no more values: no such store$") as told:
         assert tell(make_logger(name, tmp_path)) == 1
     assert len(told) == 1

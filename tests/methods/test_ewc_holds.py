@@ -98,6 +98,7 @@ def test_sparse_gradients_are_held_as_any_others_are() -> None:
         assert torch.allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_half_precision_is_held_in_full() -> None:
     learner = EWC(CASE.model(dtype=torch.bfloat16), lam=5.0)
     for task in range(2):

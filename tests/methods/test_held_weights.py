@@ -79,6 +79,7 @@ def test_gradients_that_are_changed_unseen_by_autograd_are_projected_again(name:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_in_mixed_precision_protection_is_whole(name: str) -> None:
     """With so few columns that what is known along them is used to project."""
     learner, optimizer, loader = in_third_task(name, threshold=0.3)

@@ -185,6 +185,7 @@ def test_hooks_of_others_on_either_side_of_ours_are_noticed() -> None:
         assert is_what_it_is(learner)
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_in_half_precision_it_is_not_carried() -> None:
     learner, optimizer = in_third_task(WIDTHS[0], plain)
     learner.end_task(data(2, 20))

@@ -96,6 +96,7 @@ def test_learning_rate_schedules_work_put_on_before_or_after(schedule: Any, firs
     assert len(rates) > 1
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_a_plateau_schedule_and_a_gradient_scaler_work() -> None:
     learner = in_second_task(GPM)
     watch = Watch.over(learner)

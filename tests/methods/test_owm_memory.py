@@ -261,6 +261,7 @@ def test_norms_that_no_rule_covers_are_frozen_after_the_first_task(statistics: s
     assert learner.memory.keys() == {"conv1", "conv2", "shortcut", "head"}
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_changes_of_weights_in_half_precision_are_rounded_once() -> None:
     torch.manual_seed(0)
     learner = OWM(MLP(8, 12, CLASSES).to(torch.bfloat16), alpha=1e-2, averaged=1)

@@ -10,7 +10,7 @@ import torch
 
 from cuber import CUBER, GPM, CuberWarning
 from cuber.core.learner import Method
-from tests.loops import Watch, learn, loss_fn, train
+from tests.loops import Watch, learn, loss_fn, sgd, train
 from tests.models import CASES, Case
 
 
@@ -40,10 +40,24 @@ def test_a_network_of_another_precision_learns_three_tasks(
         assert (pool.basis.T @ pool.basis - torch.eye(pool.size)).norm() < 1e-5
 
 
-def test_the_rounding_of_half_precision_is_not_reported_as_drift() -> None:
+@pytest.mark.needs_dtype(torch.bfloat16)
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_rounding_in_half_precision_is_not_reported_as_drift_and_real_drift_is(disturbed: bool) -> None:
     case = CASES["residual block"]
     learner = CUBER(case.model(dtype=torch.bfloat16), eps1=0.0, eps2=1.1)
-    three_tasks(learner, case, torch.bfloat16)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CuberWarning)
+        learn(learner, case.loader(0, dtype=torch.bfloat16))
+        loader = case.loader(1, dtype=torch.bfloat16)
+        learner.begin_task(loader, loss_fn)
+        train(learner, learner.wrap(sgd(learner.parameters())), loader)
+        if disturbed:
+            with torch.no_grad():
+                learner.model.conv2.weight.mul_(1.2)  # type: ignore[union-attr,operator]
+        learner.end_task(loader)
+    reported = [str(warning.message) for warning in caught if issubclass(warning.category, CuberWarning)]
+    assert bool(reported) == disturbed, reported
+    assert all("'conv2'" in message for message in reported)
 
 
 def drift_in(dtype: torch.dtype) -> float:
@@ -61,6 +75,7 @@ def test_in_double_precision_protected_directions_hold_to_double_precision() -> 
     assert drift_in(torch.float64) < 1e-13
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_in_half_precision_they_hold_to_half_precision() -> None:
     assert drift_in(torch.bfloat16) < 1e-2
 
@@ -78,6 +93,7 @@ def test_a_model_may_change_its_precision_between_tasks() -> None:
             assert model(loader[0][0]).dtype == torch.float64
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_mixed_precision_by_autocast_learns_and_protects() -> None:
     case = CASES["cnn"]
     learner = CUBER(case.model(), eps1=0.0, eps2=1.1, threshold=0.8)

@@ -73,6 +73,7 @@ def drift(learner: GPM, places: dict[str, tuple[Tensor, Tensor]]) -> float:
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("kind", [GPM, TRGP, CUBER])
 @pytest.mark.parametrize("around", ["begin_task", "end_task", "both"])
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_an_autocast_around_the_calls_changes_nothing(kind: type, make: str, threshold: float, around: str) -> None:
     learner = kind(network(), threshold=threshold, **({} if kind is GPM else {"eps1": 0.0}))
     if kind is CUBER:

@@ -29,7 +29,7 @@ X, Y = small.blobs(0, 20)
     ("model", "stream", "sentence"),
     [
         (lambda: small.model(2), small.stream(3), "the model has 2 heads, but stream 'blobs' has 3 tasks"),
-        (lambda: MLP(8, 4, 3), small.stream(2), "has a head of its own, but the model has one for all"),
+        (lambda: MLP(8, 4, 3), small.stream(2), "has its own head, but the model has one for all"),
         (lambda: MLP(8, 4, 2), small.stream(2, shared_head=True), r"task 0 \('blobs 0'\) has 3 classes, but .* only 2"),
         (
             lambda: cuber.MultiHead(MLP(8, 4, last_relu=True), 4, [3, 2]),
@@ -41,7 +41,7 @@ X, Y = small.blobs(0, 20)
         (
             lambda: nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Linear(8, 3)),
             one_task(X, Y),
-            r"must answer 2 x classes numbers, not of shape \(2, 1, 3\)",
+            r"must have shape \(2, classes\), not shape \(2, 1, 3\)",
         ),
     ],
 )
@@ -82,14 +82,14 @@ def test_what_is_no_learner_or_no_stream():
         learn(small.model(), small.stream())
     with pytest.raises(cuber.CuberError, match=r"takes a cuber.Stream, not a list"):
         learn(cuber.CUBER(small.model()), [small.task(0)])
-    with pytest.raises(cuber.CuberError, match="a loop of your own"):
+    with pytest.raises(cuber.CuberError, match="your own training loop"):
         learn(cuber.CUBER(small.model(), forward=lambda model, batch: model(batch[0]).sum()), small.stream())
 
 
 def test_a_learner_learns_one_stream():
     learner = cuber.CUBER(small.model(1))
     learn(learner, small.stream(1))
-    with pytest.raises(cuber.CuberError, match="has learnt something already"):
+    with pytest.raises(cuber.CuberError, match="has learned a task already"):
         learn(learner, small.stream(1))
 
 

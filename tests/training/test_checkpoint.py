@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import resource
 import signal
@@ -17,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuber.errors import CuberError, CuberWarning
-from cuber.runs.checkpoint import Checkpoints
-from cuber.runs.serialize import put_together, take_apart
+from cuber.runs.checkpoint import FORMAT, Checkpoints
+from cuber.runs.serialize import flatten, unflatten
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 
@@ -61,23 +62,21 @@ def test_any_state_comes_back_as_it_was(tree: Any, tmp_path_factory: pytest.Temp
 
 def test_numpys_random_state_comes_back() -> None:
     before = np.random.default_rng(3).bit_generator.state, np.random.RandomState(4).get_state()
-    assert same(put_together(*take_apart(before)), before)
+    assert same(unflatten(*flatten(before)), before)
 
 
 def test_tensors_with_the_same_content_are_kept_once_and_come_back_apart() -> None:
     weights = torch.arange(6.0)
-    plain, kept = take_apart(
-        {"now": weights, "best": weights.clone(), "other": weights.double(), "flat": weights[None]}
-    )
+    plain, kept = flatten({"now": weights, "best": weights.clone(), "other": weights.double(), "flat": weights[None]})
     assert len(kept) == 3
-    back = put_together(plain, kept)
+    back = unflatten(plain, kept)
     back["now"].add_(1)
     assert torch.equal(back["best"], weights)
 
 
 def test_what_cannot_be_saved_is_named() -> None:
     with pytest.raises(CuberError, match=r"a set cannot be saved \(in the state at .learner.odd\[1\]\)"):
-        take_apart({"learner": {"odd": [1, {2}]}})
+        flatten({"learner": {"odd": [1, {2}]}})
 
 
 def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
@@ -163,7 +162,24 @@ def test_where_none_is_whole_a_sentence_says_so(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save({"step": 1})
     cut_short(tmp_path / "000001.json")
-    with pytest.warns(CuberWarning), pytest.raises(CuberError, match=r"no checkpoint in .* is whole"):
+    with pytest.warns(CuberWarning), pytest.raises(CuberError, match=r"no checkpoint in .* is valid"):
+        checkpoints.load()
+
+
+@pytest.mark.parametrize("written", [None, FORMAT - 1, FORMAT + 1, "new"])
+def test_a_checkpoint_of_another_version_is_refused_not_misread(tmp_path: Path, written: Any) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in (1, 2):
+        checkpoints.save({"step": step})
+    path = tmp_path / "000002.json"
+    head, _, text = path.read_text().partition("\n")
+    values = json.loads(head)
+    assert values.pop("format") == FORMAT
+    path.write_text(json.dumps(values if written is None else {**values, "format": written}) + "\n" + text)
+    sentence = (
+        rf"000002.json was written by another version of cuber \(format {written or 1}, .*: start over with --fresh"
+    )
+    with pytest.raises(CuberError, match=sentence):
         checkpoints.load()
 
 

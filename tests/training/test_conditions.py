@@ -14,13 +14,13 @@ from cuber.cli.main import main
 from cuber.core.batches import Batch
 from cuber.experiments.results import load
 from cuber.subspace import NO_FORGETTING
-from cuber.training import Conditions, RunDirectory, Stopped
+from cuber.training import RunDirectory, Stopped, TheoryRecorder
 from cuber.training.theory_recorder import curvatures
 from tests.training import small
 from tests.training.test_directory import Noisy, StopAt, figures
 
 
-class Looking(Conditions):
+class Looking(TheoryRecorder):
     """Also keeps the learner's own gradients and curvatures, for an oracle."""
 
     def __init__(self, learner: cuber.Method) -> None:
@@ -163,7 +163,7 @@ def test_who_looks_on_from_the_middle_has_nothing_to_tell_of_what_was_before(
 
 def test_a_layer_that_an_old_task_did_not_reach_has_no_cosine() -> None:
     learner = cuber.CUBER(small.model())
-    observer = Conditions(learner)
+    observer = TheoryRecorder(learner)
     cuber.learn(learner, small.stream(2), observer=observer, **small.FAST)
     learner.memory[name := next(iter(learner.layers))].gradients[0] = None
     x, y = small.blobs(20, 40)
@@ -178,7 +178,7 @@ def test_a_layer_that_an_old_task_did_not_reach_has_no_cosine() -> None:
 @pytest.mark.parametrize("method", [cuber.TRGP, cuber.FineTune, cuber.EWC])
 def test_methods_without_old_gradients_are_refused(method: type[cuber.Method]) -> None:
     with pytest.raises(cuber.CuberError, match=f"which {method.__name__.lower()} does not keep: choose cuber"):
-        Conditions(method(small.model()))
+        TheoryRecorder(method(small.model()))
 
 
 # On the command line
@@ -217,12 +217,12 @@ def test_records_that_make_no_sense_are_damage(command, tmp_path: Path) -> None:
     path = tmp_path / "run" / "result.json"
     path.write_text(path.read_text().replace('"agreement"', '"disagreement"'))
     (run,) = load([tmp_path / "run"])
-    assert "its 'theory' makes no sense" in run.reason
+    assert "its 'theory' is invalid" in run.reason
 
 
 def test_records_from_before_products_were_kept_have_no_agreement() -> None:
     learner = cuber.CUBER(small.model(2, shared_head=True), eps1=0.0)
-    observer, loss = Conditions(learner), torch.nn.functional.cross_entropy
+    observer, loss = TheoryRecorder(learner), torch.nn.functional.cross_entropy
     for task in range(2):
         loader = [small.blobs(task, 30)]
         learner.begin_task(loader, loss)

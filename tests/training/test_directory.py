@@ -73,7 +73,7 @@ def test_it_holds_what_was_run_and_what_came_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("epochs", [1, 4, 7, 13])
 def test_stopped_and_gone_on_with_it_is_as_if_nothing_had_happened(tmp_path: Path, epochs: int) -> None:
     whole = learn(tmp_path / "whole", model=(undisturbed := small.model_with_norm()))
-    with pytest.raises(Stopped, match="the same again goes on from there"):
+    with pytest.raises(Stopped, match="the same command or call resumes it"):
         learn(RunDirectory(tmp_path / "run", loggers=[StopAt(epochs)]))
     result = learn(tmp_path / "run", model=(resumed := small.model_with_norm()))
     assert figures(result) == figures(whole)
@@ -137,7 +137,7 @@ def test_signals_are_given_back(tmp_path: Path) -> None:
 
 
 def test_another_process_is_refused(tmp_path: Path) -> None:
-    with RunDirectory(tmp_path), pytest.raises(CuberError, match="another process is at work in"):
+    with RunDirectory(tmp_path), pytest.raises(CuberError, match="another process is using"):
         learn(tmp_path)
     learn(tmp_path)
 
@@ -196,7 +196,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Checkpoints, "save", full)
-    with pytest.warns(CuberWarning, match=r"no checkpoint could be written to .* \(No space left on device\)"):
+    with pytest.warns(CuberWarning, match=r"cannot write a checkpoint to .* \(No space left on device\)"):
         assert learn(tmp_path).accuracy
 
 

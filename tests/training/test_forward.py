@@ -69,6 +69,7 @@ def dtypes_seen(**how: Any) -> dict[int, set[torch.dtype]]:
     return seen
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_steps_and_tests_are_in_the_precision_asked_for_and_the_weights_are_not() -> None:
     for how, dtype in (({}, torch.float32), (BF16, torch.bfloat16)):
         seen = dtypes_seen(**how)
@@ -76,6 +77,7 @@ def test_steps_and_tests_are_in_the_precision_asked_for_and_the_weights_are_not(
         assert set.union(*seen.values()) == {torch.float32}, "a learner looks at the data in full precision"
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_old_tasks_are_protected_in_full_precision_all_the_same() -> None:
     learner = cuber.GPM(small.model(), threshold=0.8)
     before: dict[str, Tensor] = {}
@@ -92,6 +94,7 @@ def test_old_tasks_are_protected_in_full_precision_all_the_same() -> None:
         assert (change @ pool.basis_of(0)).norm() < 1e-5 * before[name].norm()
 
 
+@pytest.mark.needs_dtype(torch.bfloat16)
 def test_a_run_in_bf16_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     in_bf16 = same_when_stopped(tmp_path, **BF16)
     assert in_bf16.history[0][0].train_loss != learn(None).history[0][0].train_loss
@@ -147,7 +150,7 @@ def test_batches_that_mix_tasks_are_not_compiled() -> None:
 def test_where_nothing_can_be_compiled_nothing_is_trained(tmp_path: Path) -> None:
     model = small.model_with_norm()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(CuberError, match=r"torch.compile's own words: OSError: no compiler; it needs a C\+\+ compiler"):
+    with pytest.raises(CuberError, match=r"\(torch.compile: OSError: no compiler\): install a C\+\+ compiler"):
         learn(tmp_path / "run", model=model, **COMPILED)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert "forward" not in vars(model)
@@ -169,20 +172,17 @@ def test_the_command_line_says_so_in_one_sentence(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        (BF16, "training.precision was 'float32' and is now 'bf16'"),
+        pytest.param(
+            BF16,
+            "training.precision was 'float32' and is now 'bf16'",
+            marks=pytest.mark.needs_dtype(torch.bfloat16),
+        ),
         (COMPILED, "training.compile was False and is now True"),
     ],
 )
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_run_does_not_go_on_in_another_way(tmp_path: Path, how: Any, sentence: str, recorded: bool) -> None:
+def test_a_run_does_not_go_on_in_another_way(tmp_path: Path, how: Any, sentence: str) -> None:
     with pytest.raises(Stopped):
         learn(RunDirectory(tmp_path, loggers=[StopAt(1)]))
-    if not recorded:
-        config = (tmp_path / "config.toml").read_text()
-        assert "\nprecision =" in config
-        assert "\ncompile =" in config
-        lines = [line for line in config.splitlines() if not line.startswith(("precision =", "compile ="))]
-        (tmp_path / "config.toml").write_text("\n".join(lines))
     with pytest.raises(CuberError, match=f"another configuration: {sentence};"):
         learn(tmp_path, **how)
     learn(tmp_path)

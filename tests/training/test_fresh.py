@@ -18,10 +18,10 @@ from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import Logger
 from cuber.runs.checkpoint import Checkpoints
 from cuber.runs.lock import is_held
-from cuber.runs.previous_run import Replaced
+from cuber.runs.previous_run import PreviousRun
 from cuber.streams import ImageSplit, Transform
 from cuber.training import RunDirectory
-from cuber.training.fingerprint import contents as contents_of
+from cuber.training.describe import contents as contents_of
 from tests.training import small
 
 
@@ -85,9 +85,9 @@ def test_killed_while_files_move(tmp_path: Path, moved: int, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "rename", die)
     with pytest.raises(KeyboardInterrupt):
-        Replaced(tmp_path, "abc").put_aside()
+        PreviousRun(tmp_path, "abc").set_aside()
     monkeypatch.undo()
-    Replaced(tmp_path, "abc").settle(got_somewhere=True)
+    PreviousRun(tmp_path, "abc").settle(keep_new=True)
     assert contents(tmp_path) == {name: name.encode() for name in "abc"}
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -142,7 +142,7 @@ def test_a_damaged_result_says_what_to_do_and_that_works(tmp_path: Path, change:
     accuracy = learn(tmp_path).accuracy
     path = tmp_path / "result.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(CuberError, match=r"result.json is damaged, .*: remove it, and its run, run again, writes it"):
+    with pytest.raises(CuberError, match=r"result.json is damaged, .*: remove it, and the same run writes it again"):
         learn(tmp_path)
     path.unlink()
     assert learn(tmp_path).accuracy == accuracy
@@ -208,7 +208,7 @@ def test_what_a_run_cannot_know_of_its_data_is_said_about_it(tmp_path: Path) -> 
     learn_pairs(0.0, {"data": "first version"})
     with pytest.raises(CuberError, match=r"experiment.data was 'first version' and is now 'second version'"):
         learn_pairs(1.0, {"data": "second version"})
-    with pytest.raises(CuberError, match="about: 'contents' is a name that runs use themselves"):
+    with pytest.raises(CuberError, match="about: the name 'contents' is reserved"):
         learn_pairs(1.0, {"contents": "second version"})
 
 
@@ -225,13 +225,27 @@ def test_other_pictures_of_the_same_number_are_told_apart(changed: str) -> None:
     assert digest(images, 0.5) != digest(other, 0.4 if changed == "mean" else 0.5)
 
 
-def test_what_an_older_version_did_not_record_is_worth_a_word(tmp_path: Path) -> None:
+def test_a_configuration_without_a_value_is_another_configuration(tmp_path: Path) -> None:
     learn(tmp_path)
     (tmp_path / "result.json").unlink()
     config = tmp_path / "config.toml"
     config.write_text("\n".join(line for line in config.read_text().splitlines() if not line.startswith("loss = ")))
-    with pytest.warns(CuberWarning, match=r"\(training.loss was not there and is now 'torch"):
+    with pytest.raises(CuberError, match=r"training.loss was not there and is now 'torch"):
         learn(tmp_path)
+
+
+def test_a_run_of_the_version_before_is_refused_and_its_result_is_not(tmp_path: Path) -> None:
+    result = learn(tmp_path)
+    for path in (tmp_path / "checkpoint").glob("*.json"):
+        path.write_text(path.read_text().replace('"format"', '"something else"', 1))
+    with pytest.warns(CuberWarning, match=r"the model is not restored: checkpoint .* another version of cuber"):
+        assert learn(tmp_path).to_dict() == result.to_dict()
+    (tmp_path / "result.json").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(CuberError, match=r"another version of cuber \(format 1, .*: start over with --fresh"):
+        learn(tmp_path)
+    assert contents(tmp_path) == before
+    assert learn(RunDirectory(tmp_path, fresh=True)).accuracy == result.accuracy
 
 
 # Who holds it
@@ -242,7 +256,7 @@ def test_a_finished_run_is_shown_to_all_who_ask(tmp_path: Path) -> None:
     result = learn(tmp_path)
     with FileLock(tmp_path / ".lock"):
         assert learn(tmp_path).to_dict() == result.to_dict()
-        with pytest.raises(CuberError, match="another process is at work"):
+        with pytest.raises(CuberError, match="another process is using"):
             learn(RunDirectory(tmp_path, fresh=True))
 
 
@@ -251,7 +265,7 @@ def test_whether_somebody_is_at_work_can_be_asked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with RunDirectory(tmp_path):
         assert is_held(tmp_path) is True
-        with pytest.raises(CuberError, match="another process is at work"):
+        with pytest.raises(CuberError, match="another process is using"):
             learn(tmp_path)
     assert is_held(tmp_path) is False
 
@@ -267,7 +281,7 @@ def test_the_lock_of_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch
         return held
 
     monkeypatch.setattr(FileLock, "acquire", too_late)
-    with pytest.raises(CuberError, match="another process is at work"):
+    with pytest.raises(CuberError, match="another process is using"):
         learn(tmp_path)
 
 

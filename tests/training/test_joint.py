@@ -16,6 +16,7 @@ from cuber.streams import JointSplit, ShuffledLoader
 from cuber.training import derive, evaluate
 from tests.loops import same_bits
 from tests.training import small
+from tests.training.test_schedule import stopping
 
 
 def learn(network=None, stream=None, kind=cuber.Multitask, **settings):
@@ -108,10 +109,10 @@ def test_the_learning_rate_falls_and_the_best_weights_are_kept_by_the_loss_on_al
     assert [epoch.kept for epoch in epochs] == [n == best for n in range(len(epochs))]
     assert sum(s.loss * n for s, n in zip(kept, (4, 20, 60), strict=True)) / 84 == pytest.approx(min(losses))
     assert sum(s.correct for s in kept) / 0.84 == pytest.approx(epochs[best].validation_accuracy)
-    schedule, expected = cuber.training.Schedule(0.2, 2, 2.0, 0.02), []
-    for loss in losses:
+    schedule, expected = stopping(0.2, 2, 2.0, 0.02), []
+    for epoch, loss in enumerate(losses):
         expected.append(schedule.lr)
-        schedule.observe(loss)
+        schedule.observe(epoch, loss)
     assert [epoch.lr for epoch in epochs] == pytest.approx(expected)
     assert schedule.stopped
     assert len(epochs) < 40

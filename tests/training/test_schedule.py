@@ -1,20 +1,39 @@
-"""The learning rate with patience (algorithm.md, section 6)."""
+"""Training options, and the learning rate with patience (algorithm.md, section 6)."""
 
 from __future__ import annotations
 
+import inspect
 import math
+from dataclasses import fields
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+import cuber
 from cuber import CuberError
-from cuber.training import Schedule, TrainingConfig
+from cuber.experiments import Experiment
+from cuber.experiments.grid import KEYS
+from cuber.training import TrainingConfig
+from cuber.training.early_stopping import EarlyStopping
+
+
+def stopping(lr, patience, factor, floor):
+    training = TrainingConfig(epochs=99, lr=lr, patience=patience, factor=factor, floor=floor)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=3 * lr)
+    return EarlyStopping(SimpleNamespace(snapshot=mock.Mock), optimizer, training, patience)
 
 
 def test_by_hand():
-    schedule = Schedule(lr=0.1, patience=2, factor=10, floor=0.005)
-    seen = [(schedule.observe(loss), round(schedule.lr, 6), schedule.stopped) for loss in (3, 2, 4, 1, 1, 1, 2, 2)]
+    schedule = stopping(lr=0.1, patience=2, factor=10, floor=0.005)
+    seen = [
+        (schedule.observe(epoch, loss), round(schedule.lr, 6), schedule.stopped)
+        for epoch, loss in enumerate((3, 2, 4, 1, 1, 1, 2, 2))
+    ]
     assert seen == [
         (True, 0.1, False),
         (True, 0.1, False),
@@ -25,13 +44,15 @@ def test_by_hand():
         (False, 0.01, False),
         (False, 0.001, True),
     ]
+    assert schedule.best_epoch == 3
+    assert schedule.optimizer.param_groups[0]["lr"] == pytest.approx(0.003)
 
 
 def test_nan_is_never_the_best():
-    schedule = Schedule(lr=1.0, patience=1, factor=2, floor=0.3)
-    assert not schedule.observe(math.nan)
+    schedule = stopping(lr=1.0, patience=1, factor=2, floor=0.3)
+    assert not schedule.observe(0, math.nan)
     assert schedule.lr == 0.5
-    assert schedule.observe(5.0)
+    assert schedule.observe(1, 5.0)
 
 
 @given(
@@ -41,11 +62,11 @@ def test_nan_is_never_the_best():
     st.floats(1e-4, 0.5),
 )
 def test_laws(losses, patience, factor, floor):
-    schedule = Schedule(1.0, patience, factor, floor)
+    schedule = stopping(1.0, patience, factor, floor)
     since_best, divisions = 0, 0
     for count, loss in enumerate(losses, start=1):
         better = loss < min([other for other in losses[: count - 1] if other == other], default=math.inf)
-        assert schedule.observe(loss) == better
+        assert schedule.observe(count - 1, loss) == better
         since_best = 0 if better else since_best + 1
         divisions += since_best > 0 and since_best % patience == 0
         assert schedule.lr == pytest.approx(factor**-divisions)
@@ -60,7 +81,8 @@ def test_laws(losses, patience, factor, floor):
         ({"epochs": True}, "epochs must be a whole number"),
         ({"batch_size": -3}, "batch_size must be a whole number of at least 1, not -3"),
         ({"evaluation_batch_size": 0}, "evaluation_batch_size must be"),
-        ({"patience": 0}, "patience must be a whole number of at least 1, not 0"),
+        ({"patience": -1}, "patience must be a whole number of at least 0, not -1"),
+        ({"epochs": None}, "epochs must be a whole number of at least 1, not None"),
         ({"lr": 0}, "lr must be a number above 0, not 0"),
         ({"lr": math.nan}, "lr must be a number above 0, not nan"),
         ({"lr": math.inf}, "lr must be a number above 0, not inf"),
@@ -75,3 +97,27 @@ def test_laws(losses, patience, factor, floor):
 def test_settings_that_make_no_sense(wrong, sentence):
     with pytest.raises(CuberError, match=sentence):
         TrainingConfig(**{"epochs": 1, "lr": 0.1, **wrong})
+
+
+def test_no_patience_is_no_early_stopping():
+    assert TrainingConfig(epochs=1, lr=0.1, patience=0) == TrainingConfig(epochs=1, lr=0.1, patience=None)
+
+
+def test_every_interface_has_every_option():
+    """The command line is tested in tests/test_cli.py."""
+    names = {field.name for field in fields(TrainingConfig)}
+    assert names <= {field.name for field in fields(Experiment)}
+    assert names <= set(KEYS)
+    parameters = inspect.signature(cuber.learn).parameters
+    for field in fields(TrainingConfig):
+        default = parameters[field.name].default
+        assert default == field.default or (field.name in ("epochs", "lr") and default is inspect.Parameter.empty)
+        assert f"{field.name}: {field.metadata['setting'].help}" in cuber.learn.__doc__
+    assert "**training" not in cuber.learn.__doc__
+
+
+def test_arguments_that_are_missing_or_unknown_are_those_of_learn():
+    with pytest.raises(TypeError, match=r"^learn\(\) missing 1 required keyword-only argument: 'lr'"):
+        cuber.learn(None, None, epochs=1)
+    with pytest.raises(TypeError, match=r"^learn\(\) got an unexpected keyword argument 'momentum'"):
+        cuber.learn(None, None, epochs=1, lr=0.1, momentum=0.9)

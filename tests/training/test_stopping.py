@@ -60,7 +60,7 @@ def test_without_patience_every_epoch_is_run_and_the_last_kept():
 
 def test_without_a_validation_part_patience_is_idle_and_says_so():
     stream = small.stream(2, validation=False)
-    with pytest.warns(cuber.CuberWarning, match=r"no task of 'blobs' has a validation part.*stream.split"):
+    with pytest.warns(cuber.CuberWarning, match=r"no task of 'blobs' has a validation split.*stream.split"):
         result = cuber.learn(cuber.FineTune(small.model(2)), stream, patience=1, **small.FAST)
     epoch = result.history[0][-1]
     assert epoch.kept

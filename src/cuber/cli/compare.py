@@ -1,4 +1,4 @@
-"""``cuber compare``: thin; parse, call, print."""
+"""``cuber compare``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TABLE = "table"
 def compare(
     directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories, or folders of them.")],
     against: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Variant to test the others against; else trgp if there is one.")
+        str | None, typer.Option(metavar="NAME", help="Variant to test the others against (default: trgp).")
     ] = None,
     table: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="acc, differences, selected, forward, sweep, time or memory; may be repeated; else all there are.",
+            help="acc, differences, selected, forward, sweep, time or memory; may be repeated (default: all).",
         ),
     ] = None,
     format: Annotated[str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")] = TABLE,
 ) -> None:
-    """Show what finished runs came to over seeds, beside the paper's figures."""
+    """Show the results of finished runs over seeds, beside the paper's."""
     from cuber.experiments.results import load
     from cuber.experiments.variants import group
     from cuber.report.comparison import compare as compare_runs
@@ -41,11 +41,11 @@ def compare(
         from rich.console import Console
 
         show_comparison(comparison, Console())
-    elif format == "json":  # which has a way of its own to spell what is missing
+    elif format == "json":  # which can escape characters that the output lacks
         print(as_json(comparison, ensure_ascii=not takes_everything(sys.stdout.encoding)))
     else:
         print(FORMATS[format](comparison))
-    if format == "csv":  # which has no place for them
+    if format == "csv":  # which cannot hold remarks
         for remark in remarks(comparison):
             print(f"cuber: {remark}", file=sys.stderr)
     if not comparison.sheets:

@@ -1,4 +1,4 @@
-"""``cuber data``: thin; parse, call, print."""
+"""``cuber data``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="What datasets are on disk, what is missing, where it goes.", rich_markup_mode=None)
+from cuber.cli.options import DataDir
 
-DataDir = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Where the datasets are; else CUBER_DATA, else the user's cache.")
-]
+app = typer.Typer(help="List, download and verify datasets.", rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
 def data(context: typer.Context, data_dir: DataDir = None) -> None:
-    """List every dataset: present, incomplete or missing, its size, where it is looked for, its licence."""
+    """List every dataset: present, incomplete or missing, its size, its path, its license."""
     context.obj = data_dir
     if context.invoked_subcommand is None:
         from rich.console import Console
@@ -30,10 +28,10 @@ def data(context: typer.Context, data_dir: DataDir = None) -> None:
 @app.command()
 def get(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which datasets; see cuber data.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; see cuber data.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Download datasets from their official places; what is already there and right is left alone."""
+    """Download datasets from their official sources; those that are complete are skipped."""
     from rich.console import Console
 
     from cuber import datasets
@@ -57,10 +55,12 @@ def get(
 @app.command()
 def check(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; else all there are.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Datasets (default: all on disk).")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Compare the files on disk with their official checksums; exit code 1 where one differs."""
+    """Compare the files on disk with their official checksums; exit code 1 if one differs."""
     from rich.console import Console
 
     from cuber import datasets

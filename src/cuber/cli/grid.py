@@ -1,4 +1,4 @@
-"""``cuber grid``: thin; parse, call, print."""
+"""``cuber grid``."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from typing import Annotated, Any
 
 import typer
 
-from cuber.cli.data import DataDir
+from cuber.cli.options import DataDir, Protocol, Tasks, TestPerTask, TrainPerTask, given, with_training_options
 from cuber.errors import CuberError
 
 FAILURES = 1
 
 
+@with_training_options(["epochs"], after="tasks")
 def grid(
-    what: Annotated[list[str], typer.Argument(metavar="BENCHMARK...", help="What to learn; or one TOML file.")],
-    methods: Annotated[str | None, typer.Option(help="How to learn it, as in cuber,trgp,gpm; else cuber.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="As in 0-4 or 0,2,5; else 0-4.")] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="A directory for each run is made in it.")] = "runs",
-    jobs: Annotated[int, typer.Option(min=1, help="How many runs at a time.")] = 1,
+    what: Annotated[list[str], typer.Argument(metavar="BENCHMARK...", help="Benchmarks to learn; or one TOML file.")],
+    methods: Annotated[str | None, typer.Option(help="Methods, as in cuber,trgp,gpm (default: cuber).")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, as in 0-4 or 0,2,5 (default: 0-4).")] = None,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Directory of the run directories.")] = "runs",
+    jobs: Annotated[int, typer.Option(min=1, help="Number of runs at a time.")] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="For each run that begins; else the cores are divided among the jobs.")
+        int | None, typer.Option(help="Threads of each new run (default: cores divided by jobs).")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE,...", help="A setting of the methods that have it; each value is tried."
+            "--set", metavar="NAME=VALUE,...", help="Hyper-parameter of the methods that have it; each value is tried."
         ),
     ] = None,
-    tasks: Annotated[int | None, typer.Option(help="Learn only the first so many tasks.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over each task's training data.")] = None,
-    train_per_task: Annotated[int | None, typer.Option(help="At most so many training samples.")] = None,
-    test_per_task: Annotated[int | None, typer.Option(help="At most so many test samples.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="As in cuber run.")] = None,
+    tasks: Tasks = None,
+    train_per_task: TrainPerTask = None,
+    test_per_task: TestPerTask = None,
+    protocol: Protocol = None,
     data_dir: DataDir = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Try those again that have failed before.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start all of them over, whatever is there.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Also run those that have failed before.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start all of them over.")] = False,
+    **training: Any,
 ) -> None:
-    """Run every combination of methods, seeds and settings; the same command again goes on with what is left."""
+    """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
     from rich.console import Console
 
     from cuber.experiments.campaign import FAILED, REFUSED, STOPPED, run_grid
@@ -50,17 +51,21 @@ def grid(
     from cuber.experiments.processes import LocalProcesses
     from cuber.report.grid import GridLines, GridTable, show_outcome
 
-    names = ("tasks", "epochs", "train_per_task", "test_per_task", "protocol", "data_dir")
-    values = (tasks, epochs, train_per_task, test_per_task, protocol, data_dir)
-    fixed: dict[str, Any] = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    fixed = given(
+        tasks=tasks,
+        train_per_task=train_per_task,
+        test_per_task=test_per_task,
+        protocol=protocol,
+        data_dir=data_dir,
+        **training,
+    )
     if len(what) == 1 and what[0].endswith(".toml"):
-        also = {"--methods": methods, "--seeds": seeds, "--set": settings, **fixed}
-        given = [name for name, value in also.items() if value is not None]
-        if given:
-            raise CuberError(f"with a file, {', '.join(given)} must be said in it")
+        also = given(methods=methods, seeds=seeds, settings=settings, **fixed)
+        if also:
+            raise CuberError(f"with a grid file, set {', '.join(also)} in the file")
         cells = read_grid(what[0], out)
     else:
-        # What is empty, as an unset variable of a shell is, does not stand for the usual ones.
+        # An empty text, as from an unset variable of a shell, is not replaced by the default.
         methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
         cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings or []), **fixed)
     share = max(1, (os.cpu_count() or 1) // jobs)
@@ -74,13 +79,13 @@ def grid(
     signal.signal(signal.SIGTERM, lambda *_: executor.stop())
     with (GridTable if console.is_terminal else GridLines)(console) as watch:
         try:
-            standings = run_grid(cells, executor, retry=retry, fresh=fresh, watch=watch)
+            jobs_done = run_grid(cells, executor, retry=retry, fresh=fresh, watch=watch)
         except KeyboardInterrupt:
             executor.stop(signal.SIGINT)
             executor.shutdown()
             raise
-    show_outcome(standings, Path(out), console)
-    states = {standing.state for standing in standings}
+    show_outcome(jobs_done, Path(out), console)
+    states = {job.state for job in jobs_done}
     if STOPPED in states:
         sys.exit(128 + signal.SIGTERM)
     if states & {FAILED, REFUSED}:
@@ -88,7 +93,7 @@ def grid(
 
 
 def _values(assignments: list[str]) -> dict[str, list[Any]]:
-    """``["eps2=0,0.1"]`` as ``{"eps2": [0, 0.1]}``."""
+    """Parse ``["eps2=0,0.1"]`` to ``{"eps2": [0, 0.1]}``."""
     from cuber.core.settings import parse_settings, read_value
 
     values: dict[str, list[Any]] = {}

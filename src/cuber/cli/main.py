@@ -1,30 +1,27 @@
-"""The command line: parse, call, print. Whatever imports torch is imported by the command that needs it."""
+"""The command line. Commands import torch when they run, so that ``cuber --help`` is fast."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cuber.cli import compare as compare_cli
-from cuber.cli import data as data_cli
-from cuber.cli import grid as grid_cli
-from cuber.cli import report as report_cli
-from cuber.cli import theory as theory_cli
-from cuber.cli.data import DataDir
+from cuber.cli.compare import compare
+from cuber.cli.data import app as data_app
+from cuber.cli.grid import grid
+from cuber.cli.options import DataDir, Protocol, Tasks, TestPerTask, TrainPerTask, with_training_options
+from cuber.cli.report import report
+from cuber.cli.theory import theory as theory_command
 from cuber.core.allocation import keep_freed_memory
 from cuber.core.encoding import spell_what_is_missing
 from cuber.errors import CuberError
 from cuber.version import __version__
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cuber.training import RunDirectory
-
 
 INTERRUPTED = 130
 
@@ -34,17 +31,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(data_cli.app, name="data")
-app.command()(grid_cli.grid)
-app.command()(compare_cli.compare)
-app.command()(report_cli.report)
-app.command()(theory_cli.theory)
+app.add_typer(data_app, name="data")
+app.command()(grid)
+app.command()(compare)
+app.command()(report)
+app.command(name="theory")(theory_command)
 
 
 @app.callback(invoke_without_command=True)
 def cuber(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
         print(f"cuber {__version__}")
@@ -54,56 +51,45 @@ def cuber(
 
 
 @app.command()
+@with_training_options(after="tasks")
 def run(
-    benchmark: Annotated[str, typer.Argument(help="What to learn; see cuber list.")] = "overlap-digits",
-    method: Annotated[str, typer.Option(help="How to learn it; see cuber list.")] = "cuber",
-    seed: Annotated[int, typer.Option(help="Decides the data, the first weights and the order.")] = 0,
-    tasks: Annotated[int | None, typer.Option(help="Learn only the first so many tasks.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over each task's training data.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples per step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
-    patience: Annotated[
-        int | None, typer.Option(help="Epochs without a better validation loss until lr is divided; 0: never.")
-    ] = None,
-    factor: Annotated[float | None, typer.Option(help="What lr is then divided by.")] = None,
-    floor: Annotated[float | None, typer.Option(help="The task is over when lr falls below this.")] = None,
-    evaluation_batch_size: Annotated[int | None, typer.Option(help="Samples at a time in tests.")] = None,
-    precision: Annotated[str | None, typer.Option(help="bf16: forward passes in bfloat16; else float32.")] = None,
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the forward pass of the steps, with torch.compile.")
-    ] = False,
-    train_per_task: Annotated[int | None, typer.Option(help="At most so many training samples.")] = None,
-    test_per_task: Annotated[int | None, typer.Option(help="At most so many test samples.")] = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="paper or code where the two differ; for the digits, usual or paper.")
-    ] = None,
+    benchmark: Annotated[str, typer.Argument(help="Benchmark to learn; see cuber list.")] = "overlap-digits",
+    method: Annotated[str, typer.Option(help="Method; see cuber list.")] = "cuber",
+    seed: Annotated[int, typer.Option(help="Seed of the data, the initial weights and the order of samples.")] = 0,
+    tasks: Tasks = None,
+    train_per_task: TrainPerTask = None,
+    test_per_task: TestPerTask = None,
+    protocol: Protocol = None,
     order: Annotated[str | None, typer.Option(help="paper or code: the order of five-datasets' tasks.")] = None,
     mnist_twice: Annotated[
-        bool, typer.Option("--mnist-twice", help="five-datasets with MNIST in the place of Fashion-MNIST.")
+        bool, typer.Option("--mnist-twice", help="five-datasets with MNIST instead of Fashion-MNIST.")
     ] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Hyper-parameter of the method; may be repeated."),
     ] = None,
     out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Keep the run there; the same command again goes on where it stopped."),
+        str | None, typer.Option(metavar="DIR", help="Run directory; the same command resumes a stopped run.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, whatever is there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, and replace the run that is there.")] = False,
     checkpoint_every: Annotated[
-        int | None, typer.Option(metavar="EPOCHS", help="How often to save; else about once a minute.")
+        int | None, typer.Option(metavar="EPOCHS", help="Epochs between checkpoints (default: about one minute).")
     ] = None,
     log: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Log to tensorboard, wandb or mlflow too.")
+        list[str] | None, typer.Option(metavar="NAME", help="Also log to tensorboard, wandb or mlflow.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads for torch.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of threads for torch.")] = None,
     data_dir: DataDir = None,
     theory: Annotated[
         bool, typer.Option("--theory", help="Record how far the theorems' conditions are met; only with cuber.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the figures at the end.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the metrics at the end.")] = False,
+    **training: Any,
 ) -> None:
-    """Learn a benchmark's tasks one after another, and show what became of the old ones."""
-    console = _console()
+    """Learn the tasks of a benchmark one after another, and show the accuracy on all of them after each."""
+    from rich.console import Console
+
+    console = Console()
     keep_freed_memory()
     from cuber.core.settings import parse_settings, read_value
     from cuber.experiments import Experiment
@@ -116,22 +102,14 @@ def run(
         method=method,
         seed=seed,
         tasks=tasks,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
         settings={name: read_value(text) for name, text in parse_settings(settings or []).items()},
         threads=threads,
-        patience=patience,
-        factor=factor,
-        floor=floor,
-        evaluation_batch_size=evaluation_batch_size,
-        precision=precision,
-        compile=compile,
         train_per_task=train_per_task,
         test_per_task=test_per_task,
         protocol=protocol,
         options=({"order": order} if order else {}) | ({"mnist_twice": True} if mnist_twice else {}),
         data_dir=data_dir,
+        **training,
     )
     directory = _directory(out, fresh, checkpoint_every, log or [])
     show = show_summary if quiet else show_result
@@ -145,7 +123,7 @@ def run(
         print(f"cuber: {stopped}", file=sys.stderr)
         sys.exit(128 + stopped.signal)
     except UnwrittenResultError as error:
-        show(error.result, console)  # what was learnt is shown even where it could not be written
+        show(error.result, console)
         raise
     if directory is not None and directory.was_finished:
         lacks = ", without what --theory records" if theory and not result.theory else ""
@@ -155,15 +133,17 @@ def run(
 
 @app.command(name="list")
 def list_() -> None:
-    """List the benchmarks, and the methods with their settings."""
+    """List the benchmarks, and the methods with their hyper-parameters."""
+    from rich.console import Console
+
     from cuber.experiments import catalogue
     from cuber.report import show_catalogue
 
-    show_catalogue(catalogue.benchmarks(), catalogue.methods(), _console())
+    show_catalogue(catalogue.benchmarks(), catalogue.methods(), Console())
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point: what the user can put right is answered with one sentence and exit code 2."""
+    """Entry point: print errors of the user as one sentence, and exit with code 2."""
     for stream in (sys.stdout, sys.stderr):
         spell_what_is_missing(stream)
     with warnings.catch_warnings():
@@ -171,38 +151,31 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             code = app(arguments, prog_name="cuber", standalone_mode=False)
         except CuberError as error:
-            code = _complain(str(error))
+            code = _print_error(str(error))
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
         except OSError as error:
-            code = _complain(f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}")
+            code = _print_error(f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}")
         except Exception as error:
-            # What typer says about options and commands; the classes have moved from version to version.
+            # Errors of typer about options and commands; their classes differ from version to version.
             if not hasattr(error, "format_message"):
                 raise
-            code = _complain(error.format_message())
+            code = _print_error(error.format_message())
     if code == INTERRUPTED:
         print("cuber: interrupted", file=sys.stderr)
     sys.exit(code)
 
 
-def _complain(sentence: str) -> int:
+def _print_error(sentence: str) -> int:
     print(f"cuber: {' '.join(sentence.split())}", file=sys.stderr)
     return 2
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console()
-
-
 def _directory(out: str | None, fresh: bool, checkpoint_every: int | None, loggers: list[str]) -> RunDirectory | None:
-    """Where the run is kept, if anywhere."""
     if out is None:
-        for option, given in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", loggers)):
-            if given:
-                raise CuberError(f"{option} is about the directory of a run: name one with --out")
+        for option, value in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", loggers)):
+            if value:
+                raise CuberError(f"{option} needs a run directory: name one with --out")
         return None
     if not out:
         raise CuberError("--out takes a directory, and '' is none")

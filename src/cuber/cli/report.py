@@ -1,4 +1,4 @@
-"""``cuber report``: thin; parse, call, print."""
+"""``cuber report``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories, or folders of them.")],
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = "report.html",
     figures: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write each figure as SVG and PNG there too.")
+        str | None, typer.Option(metavar="DIR", help="Also write each figure there, as SVG and PNG.")
     ] = None,
 ) -> None:
-    """Write one HTML page with the tables and figures of runs; it opens anywhere and needs no network."""
+    """Write one HTML page with the tables and figures of runs; it needs no network to open."""
     page = Path(output)
     if page.is_dir() or not page.name:
         raise CuberError(f"--output takes the name of a file, and '{output}' is a directory")
@@ -42,7 +42,7 @@ def report(
 
 
 def _content(paths: list[str]) -> Content:
-    """The finished runs by benchmark and variant, and the others."""
+    """Collect the finished runs by benchmark and variant, and the unfinished ones."""
     from cuber.experiments.results import load
     from cuber.experiments.variants import group
     from cuber.report.content import Benchmark, Content, Unfinished, Variant

@@ -1,4 +1,4 @@
-"""``cuber theory``: thin; parse, call, print."""
+"""``cuber theory``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ PICTURES = (".svg", ".png")
 
 
 def theory(
-    kind: Annotated[str, typer.Argument(help="What is learnt: least-squares, logistic or network.")] = "logistic",
-    angles: Annotated[int, typer.Option(help="How many, from 0 to 180 degrees.")] = 13,
+    kind: Annotated[str, typer.Argument(help="Problem: least-squares, logistic or network.")] = "logistic",
+    angles: Annotated[int, typer.Option(help="Number of angles, from 0 to 180 degrees.")] = 13,
     steps: Annotated[int, typer.Option(help="Steps of each rule.")] = 20,
     step_size: Annotated[
-        float | None, typer.Option(help="Of both rules; else nine tenths of what theorem 1 admits at each angle.")
+        float | None, typer.Option(help="Step size of both rules (default: 0.9 times the bound of theorem 1).")
     ] = None,
-    old_steps: Annotated[int, typer.Option(help="Steps for which the old task was learnt.")] = 2,
-    seed: Annotated[int, typer.Option(help="Decides both tasks.")] = 0,
+    old_steps: Annotated[int, typer.Option(help="Training steps of the old task.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of both tasks.")] = 0,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="NAME", help="The figure: NAME.svg and NAME.png.")
+        str, typer.Option("--output", "-o", metavar="NAME", help="Write NAME.svg and NAME.png.")
     ] = "theory",
 ) -> None:
-    """Turn a new task away from an old one, and show where the paper's theorems hold and which rule wins."""
+    """Rotate a new task away from an old one, and show where the theorems hold and which rule is better."""
     path = Path(output)
     if not path.name or path.is_dir():
         raise CuberError(f"--output takes the name of a figure, and '{output}' is a directory")
@@ -41,7 +41,7 @@ def theory(
     swept = sweep(kind, angles=angles, seed=seed, steps=steps, step_size=step_size, old_steps=old_steps)
     show_sweep(swept, Console())
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() in PICTURES:  # either ending stands for both
+    if path.suffix.lower() in PICTURES:
         path = path.with_suffix("")
     with styled():
         files = save(sweep_figure(swept), path)

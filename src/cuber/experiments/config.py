@@ -1,4 +1,4 @@
-"""One experiment, described: which benchmark, which method, and what differs from their presets."""
+"""The description of one experiment: benchmark, method, and what differs from their presets."""
 
 from __future__ import annotations
 
@@ -14,48 +14,46 @@ from cuber.experiments.benchmark import Benchmark, Protocol
 from cuber.experiments.presets import BENCHMARKS
 from cuber.methods import METHODS, Method, find_method
 from cuber.streams import Stream
-from cuber.training import TrainingConfig, check_seed
+from cuber.training.config import TrainingConfig, training_options
+from cuber.training.randomness import check_seed
 
-LOOP = ("epochs", "batch_size", "lr", "patience", "factor", "floor", "evaluation_batch_size", "precision", "compile")
-"""Fields of an experiment that are settings of the training loop."""
 TEXTS, TABLES = ("benchmark", "method", "protocol", "data_dir"), ("settings", "options")
-"""Fields that are text, if anything, and those that are tables."""
-LIMITS = {
-    "threads": (1, 1024),
-    "train_per_task": (1, LARGEST),
-    "test_per_task": (1, LARGEST),
-    "patience": (0, LARGEST),
-}
-"""The least and the most of fields that the loop does not check, or that may be 0 here and not there."""
+"""Fields that must be text or None, and those that must be tables."""
+LIMITS = {"threads": (1, 1024), "train_per_task": (1, LARGEST), "test_per_task": (1, LARGEST)}
+"""The smallest and largest values of fields."""
+
+
+def _with_training_options(cls: type) -> type:
+    """Give a class each field of TrainingConfig, with None for "as the benchmark has it"."""
+    for name, (kind, _, _) in training_options().items():
+        cls.__annotations__[name] = f"{kind.__name__} | None"
+        setattr(cls, name, None)
+    return cls
 
 
 @dataclass(frozen=True)
+@_with_training_options
 class Experiment:
-    """Everything that decides a result; None: as the benchmark has it. Raises a sentence for what makes no sense."""
+    """Everything that decides a result, validated; None: as the benchmark has it.
+
+    Besides the fields below it has those of TrainingConfig, such as ``epochs`` and ``lr``.
+
+    Args:
+        settings: Hyper-parameters of the method; they override those of the benchmark.
+        options: Options of the stream; they override those of the protocol.
+    """
 
     benchmark: str = next(iter(BENCHMARKS))
     method: str = next(iter(METHODS))
     seed: int = 0
     tasks: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    lr: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the method; they go before those of the benchmark."""
     threads: int | None = None
-    patience: int | None = None
-    """0: no early stopping."""
-    factor: float | None = None
-    floor: float | None = None
-    evaluation_batch_size: int | None = None
     train_per_task: int | None = None
     test_per_task: int | None = None
     protocol: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the stream; they go before those of the protocol."""
     data_dir: str | None = None
-    precision: str | None = None
-    compile: bool | None = None
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -75,34 +73,32 @@ class Experiment:
 
     @property
     def preset(self) -> Benchmark:
-        """The benchmark that its name stands for."""
+        """The benchmark of that name."""
         return BENCHMARKS[self.benchmark]
 
     @property
     def method_class(self) -> type[Method]:
-        """The method that its name stands for."""
+        """The method of that name."""
         return find_method(self.method)
 
     def training(self) -> TrainingConfig:
-        """The benchmark's settings of the loop, with those given here in their place."""
+        """Return the training options of the benchmark, overridden by those given here."""
         own = {"lr": self._presets()["lr"]} if "lr" in self._presets() else {}
-        given = {name: getattr(self, name) for name in LOOP if getattr(self, name) is not None}
-        if given.get("patience") == 0:
-            given["patience"] = None
+        given = {name: getattr(self, name) for name in training_options() if getattr(self, name) is not None}
         return dataclasses.replace(self.preset.training, **{**self._protocol().training, **own, **given})
 
     def notes(self) -> list[str]:
-        """What a result should say about the training: that it was cut short."""
+        """Return a note for the result if there are fewer epochs than in the benchmark."""
         epochs = self.training().epochs
         usual = self._protocol().training.get("epochs", self.preset.training.epochs)
         return [f"only {epochs} of {usual} epochs"] if epochs < usual else []
 
     def method_settings(self) -> dict[str, Any]:
-        """The benchmark's settings of the method, with those given here in their place."""
+        """Return the hyper-parameters of the method in the benchmark, overridden by those given here."""
         return {**{name: value for name, value in self._presets().items() if name != "lr"}, **self.settings}
 
     def stream(self) -> Stream:
-        """The benchmark's stream, as much of it as is wanted."""
+        """Return the stream of the benchmark, with as many tasks and samples as asked for."""
         where = {"data_dir": self.data_dir} if self.preset.datasets else {}
         stream = self.preset.stream(self.seed, **where, **{**self._protocol().options, **self.options})
         if self.tasks is not None:
@@ -110,7 +106,7 @@ class Experiment:
         return stream.shrink(self.train_per_task, self.test_per_task, self.seed).noting(*self.notes())
 
     def about(self) -> dict[str, Any]:
-        """What a result depends on beyond the training and the method's settings, for a run's configuration."""
+        """Return the values of ``config.toml`` besides training options and hyper-parameters."""
         names = ("method", "tasks", "train_per_task", "test_per_task")
         protocol = self.protocol or next(iter(self.preset.protocols))
         options = {name: values[0] for name, values in self.preset.options.items()}
@@ -118,7 +114,7 @@ class Experiment:
         return {name: getattr(self, name) for name in names} | {"protocol": protocol, "options": chosen}
 
     def expected(self) -> dict[str, dict[str, Any]]:
-        """What the configuration of its run will say, as far as that is known without the data."""
+        """Return the tables of ``config.toml`` as far as they are known without the data."""
         return {
             "experiment": {"benchmark": self.benchmark, "seed": self.seed, **self.about()},
             "training": dataclasses.asdict(self.training()),
@@ -126,7 +122,7 @@ class Experiment:
         }
 
     def _presets(self) -> dict[str, Any]:
-        """What benchmark and protocol have to say about the method."""
+        """Return what benchmark and protocol set for the method."""
         return {
             **self.preset.for_all_methods,
             **self.preset.settings.get(self.method, {}),

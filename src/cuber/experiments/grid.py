@@ -1,4 +1,4 @@
-"""A grid of experiments: every combination of methods, seeds and settings, each in a directory of its own."""
+"""A grid of experiments: every combination of methods, seeds and settings, each in its own directory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ else:
 FIELDS = tuple(
     name for name in Experiment.__dataclass_fields__ if name not in ("benchmark", "method", "seed", "settings")
 )
-"""What a grid file may fix for all of its experiments."""
+"""Keys of a grid file that hold for all of its experiments."""
 MOST_SEEDS = 10_000
 KEYS = ("benchmarks", "methods", "seeds", "settings", *FIELDS)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment of a grid, and where it is kept."""
+    """One experiment of a grid and its directory."""
 
     experiment: Experiment
     directory: Path
@@ -44,7 +44,7 @@ def grid(
     settings: Mapping[str, Sequence[Any]] | None = None,
     **fixed: Any,
 ) -> list[Cell]:
-    """Every combination; a setting takes part in those methods that have it, with each of its values.
+    """Return every combination; each value of a setting is combined with the methods that have it.
 
     >>> [str(cell.directory) for cell in grid("runs", ["split-digits"], ["gpm", "trgp"], [3], {"eps1": [0.4, 0.5]})]
     ['runs/split-digits/gpm/seed-3', 'runs/split-digits/trgp-eps1=0.4/seed-3', 'runs/split-digits/trgp-eps1=0.5/seed-3']
@@ -73,9 +73,9 @@ def grid(
 
 
 def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list[Cell]:
-    """The grid that a TOML file describes: benchmarks, methods, seeds, a table of settings, and what is fixed for all.
+    """Read a grid from a TOML file: benchmarks, methods, seeds, a table of settings, and fields of all experiments.
 
-    In the table of settings, a list is a list of values to try; for one that is itself a list, write a list of lists.
+    A list in the table of settings is a list of values to try; if the values are lists, write a list of lists.
     """
     try:
         given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
     except ValueError as error:
         raise CuberError(f"{path} is not TOML: {error}") from error
     for key in given.keys() - set(KEYS):
-        raise CuberError(f"{path}: '{key}' means nothing to a grid (known: {', '.join(KEYS)})")
+        raise CuberError(f"{path}: '{key}' is not a key of a grid file (known: {', '.join(KEYS)})")
     for key in ("benchmarks", "methods", "seeds"):
         if key not in given:
             raise CuberError(f"{path} lacks '{key}'")
@@ -102,7 +102,7 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
 
 
 def numbers(text: str) -> list[int]:
-    """Seeds from text.
+    """Parse seeds.
 
     >>> numbers("0-2,7")
     [0, 1, 2, 7]
@@ -112,7 +112,7 @@ def numbers(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise CuberError(f"seeds are given as 0-4 or 0,2,5, not '{text}'")
-        bounds = [int(number[:20]) for number in (first, last if dash else first)]  # no seed has so many digits
+        bounds = [int(number[:20]) for number in (first, last if dash else first)]  # more digits are invalid anyway
         span = range(bounds[0], bounds[1] + 1)
         if not span:
             raise CuberError(f"'{part}' names no seed: the first comes before the last, as in 0-4")
@@ -123,7 +123,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _check_once(what: str, values: Sequence[Any]) -> None:
-    """Raise a sentence where the same is given twice, which would be one run in two processes."""
+    """Raise a CuberError if a value is given twice: two processes would share a directory."""
     counts = Counter(value if isinstance(value, int | float | str) else repr(value) for value in values)
     for value, count in counts.items():
         if count > 1:
@@ -135,5 +135,5 @@ def _several(value: Any) -> list[Any]:
 
 
 def _short(value: Any) -> str:
-    """A value as part of a directory's name."""
+    """Return a value as part of a directory name."""
     return str(value).replace(" ", "").replace(os.sep, "_")

@@ -1,4 +1,4 @@
-"""Running one experiment: a function of its description and of the directory that it is kept in."""
+"""Run one experiment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from cuber.experiments.config import Experiment
-from cuber.training import Conditions, Progress, Result, RunDirectory, derive, learn, seeded
+from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
 
 
 def run(
@@ -20,15 +20,21 @@ def run(
     *,
     theory: bool = False,
 ) -> Result:
-    """Build the stream, the network and the method, and learn; the seed decides all three.
+    """Build the stream, the network and the method of an experiment, and learn; the seed decides all three.
 
-    With a directory, a run that was stopped goes on; one that is finished is only read. ``theory`` records how far the
-    theorems' conditions are met, and changes nothing else.
+    Args:
+        directory: Where to keep the run; a run that was stopped is resumed, a finished one is only read.
+        theory: Also record how far the conditions of the theorems are met.
     """
     stream = experiment.stream()
     with seeded(derive(experiment.seed, "network")):
         model = experiment.preset.network(stream)
     learner = experiment.method_class(model, **experiment.method_settings())
+    observer = None
+    if theory:
+        from cuber.training.theory_recorder import TheoryRecorder  # the only module that needs cuber.theory
+
+        observer = TheoryRecorder(learner)
     with limited(experiment.threads or experiment.preset.threads):
         return learn(
             learner,
@@ -37,14 +43,14 @@ def run(
             progress=progress,
             directory=directory,
             about=experiment.about(),
-            observer=Conditions(learner) if theory else None,
+            observer=observer,
             **dataclasses.asdict(experiment.training()),
         )
 
 
 @contextmanager
 def limited(threads: int | None) -> Iterator[None]:
-    """While open, torch computes with so many threads."""
+    """Limit torch to a number of threads; None: no change."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:

@@ -1,15 +1,15 @@
-"""Who is told how a run goes: files always, TensorBoard, Weights & Biases and MLflow where they are installed.
+"""Loggers: files for every run; TensorBoard, Weights & Biases and MLflow if they are installed.
 
-A logger of your own is a subclass of :class:`Logger` that overrides what it cares about.
+To write your own, subclass :class:`Logger` and override the methods that you need.
 """
 
 from cuber.loggers.files import CsvFile, JsonLines
 from cuber.loggers.logger import Logger
-from cuber.loggers.services import LEFTOVERS, LOGGERS, MLflow, TensorBoard, WeightsAndBiases, make_logger
+from cuber.loggers.services import LOGGERS, SERVICE_FILES, MLflow, TensorBoard, WeightsAndBiases, make_logger
 
 __all__ = [
-    "LEFTOVERS",
     "LOGGERS",
+    "SERVICE_FILES",
     "CsvFile",
     "JsonLines",
     "Logger",

@@ -1,4 +1,4 @@
-"""Loggers that write files, which a resumed run continues from where its checkpoint was made."""
+"""Loggers that write files; a resumed run continues them at the position of its checkpoint."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from cuber.loggers.logger import Logger
 
 
 class LineFile(Logger):
-    """A file that grows by lines."""
+    """A file to which lines are appended."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def start(self, config: dict[str, Any], position: Any | None) -> None:
-        """Begin a new file; or drop what was written after the checkpoint."""
         if position is None:
             self.path.write_text("")
         elif self.path.exists() and self.path.stat().st_size > position:
@@ -30,41 +29,31 @@ class LineFile(Logger):
         return self.path.stat().st_size if self.path.exists() else 0
 
     def write(self, line: str) -> None:
-        """Add a line, in one piece."""
+        """Append a line."""
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             file.write(line)
 
 
 class JsonLines(LineFile):
-    """``log.jsonl``: an object per line for each epoch, evaluation and event."""
+    """``log.jsonl``: one JSON object per epoch, evaluation and event."""
 
     def epoch(self, task: int, name: str, number: int, values: dict[str, Any]) -> None:
-        self._object("epoch", {"task": task, "name": name, "epoch": number, **values})
+        self.event("epoch", {"task": task, "name": name, "epoch": number, **values})
 
     def evaluation(self, task: int, accuracy: list[float | None]) -> None:
-        self._object("evaluation", {"task": task, "accuracy": accuracy})
+        self.event("evaluation", {"task": task, "accuracy": accuracy})
 
     def event(self, name: str, values: dict[str, Any]) -> None:
-        self._object(name, values)
-
-    def _object(self, event: str, values: dict[str, Any]) -> None:
-        time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self.write(json.dumps({"event": event, "time": time, **values}) + "\n")
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.write(json.dumps({"event": name, "time": now, **values}) + "\n")
 
 
 class CsvFile(LineFile):
-    """``metrics.csv``: a row per epoch, for spreadsheets."""
+    """``metrics.csv``: one row per epoch."""
 
     columns = (
-        "task",
-        "name",
-        "epoch",
-        "train_loss",
-        "lr",
-        "seconds",
-        "validation_loss",
-        "validation_accuracy",
-        "train_accuracy",
+        *("task", "name", "epoch", "train_loss", "lr", "seconds"),
+        *("validation_loss", "validation_accuracy", "train_accuracy"),
     )
 
     def start(self, config: dict[str, Any], position: Any | None) -> None:

@@ -1,4 +1,4 @@
-"""The one small interface of all loggers."""
+"""The interface of loggers."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any
 
 
 class Logger:
-    """Is told what happens in a run, as plain values; does nothing with it."""
+    """Receives the events of a run as plain values; this base class ignores them."""
 
     def start(self, config: dict[str, Any], position: Any | None) -> None:
-        """A run begins; or goes on from a checkpoint, made when ``position`` was what our ``position()`` said."""
+        """A run begins; or it resumes from a checkpoint in which ``position`` is what ``position()`` returned."""
 
     def position(self) -> Any:
-        """What we must be told to go on from here, as a plain value: what was logged later is about to happen again."""
+        """Return a plain value for ``start``: events logged after it are repeated when the run resumes."""
         return None
 
     def epoch(self, task: int, name: str, number: int, values: dict[str, Any]) -> None:
-        """An epoch of a task is over (counted from 1); loss, learning rate, seconds, and so on."""
+        """An epoch of a task ends, counted from 1; ``values`` has its losses, accuracies, learning rate and seconds."""
 
     def evaluation(self, task: int, accuracy: list[float | None]) -> None:
-        """All tasks have been tested after learning ``task``: their accuracies in percent, None for those to come."""
+        """All tasks were tested after ``task``; ``accuracy`` is in percent, None for tasks not learned yet."""
 
     def event(self, name: str, values: dict[str, Any]) -> None:
-        """Anything else: resumed, stopped, finished."""
+        """Any other event: started, resumed, stopped, failed, finished."""
 
     def close(self) -> None:
-        """The run is over, or stops here."""
+        """The run ends or stops."""

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there, the one before kept until the next is safe, and no pickle."""
+"""Checkpoints on disk: written atomically, verified by checksums, and without pickle."""
 
 from __future__ import annotations
 
@@ -14,90 +14,102 @@ from safetensors.torch import load, save
 
 from cuber.errors import CuberError, CuberWarning
 from cuber.runs.files import write_atomically
-from cuber.runs.serialize import put_together, take_apart
+from cuber.runs.lock import RefusedError
+from cuber.runs.serialize import flatten, unflatten
 
+FORMAT = 2
+"""Raise it when the state of learners or trainers changes; other formats are refused, not converted."""
 KEPT = 2
-"""The newest, and one before it in case that the newest is damaged."""
+"""The newest, and one more in case that the newest is damaged."""
 
 
 class Checkpoints:
-    """The checkpoints of one run: pairs of files, ``000007.safetensors`` and then ``000007.json``, which seals it.
+    """The checkpoints of one run: pairs of files such as ``000007.safetensors`` and ``000007.json``.
 
-    The second names the checksum of the first and its own: a pair is whole only if both are right.
+    The first line of the JSON file has the format number and the checksums of both files. It is written last, so a
+    tensor file without it is not a checkpoint.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
-        self._whole: list[int] = []
-        """Those that are whole as far as we know, since we have read or written them; no more than are kept."""
+        self._valid: list[int] = []
+        """The last ones that this object has read or written, at most KEPT."""
 
     def any(self) -> bool:
-        """Whether there are any, whole or not."""
+        """Return whether there are any, valid or not."""
         return bool(self._numbers())
 
     def save(self, state: Any) -> None:
-        """Write a checkpoint, and remove those that are no longer needed; raises OSError, and leaves the old ones."""
-        plain, tensors = take_apart(state)
+        """Write a checkpoint and remove old ones; if that raises an OSError, the old ones are still there."""
+        plain, tensors = flatten(state)
         number = max(self._numbers(), default=0) + 1
-        blob = save(tensors)
-        text = json.dumps(plain, allow_nan=False)
-        seal = {"tensors": _digest(blob), "state": _digest(text.encode())}
+        blob, text = save(tensors), json.dumps(plain, allow_nan=False)
+        head = {"format": FORMAT, "seal": {"tensors": _digest(blob), "state": _digest(text.encode())}}
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
-            write_atomically(self._tensors(number), blob)
-            write_atomically(self._seal(number), json.dumps({"seal": seal}) + "\n" + text)
+            write_atomically(self._path(number, "safetensors"), blob)
+            write_atomically(self._path(number, "json"), json.dumps(head) + "\n" + text)
         except BaseException:
             self._remove(number)
             raise
-        self._whole = [*self._whole, number][-KEPT:]
-        for old in set(self._numbers()) - set(self._whole):
+        self._valid = [*self._valid, number][-KEPT:]
+        for old in set(self._numbers()) - set(self._valid):
             self._remove(old)
-        for left in self.directory.glob(".[0-9]*.*.*"):  # by a process that was killed while it wrote
-            if left.is_file():
-                left.unlink()
+        for temporary in self.directory.glob(".[0-9]*.*.*"):  # of a process that was killed while it wrote
+            if temporary.is_file():
+                temporary.unlink()
 
     def load(self) -> Any | None:
-        """The newest state that is whole, with a warning for each that is not; None where there is none at all."""
+        """Return the newest valid state, or None if there are no checkpoints; warn of each that is damaged.
+
+        Raises:
+            CuberError: If all are damaged, or one was written in another format.
+        """
         if self.directory.exists() and not self.directory.is_dir():
             raise CuberError(f"{self.directory} is a file where a folder should be: start over with --fresh")
         numbers = self._numbers()
         for number in reversed(numbers):
             try:
                 state = self._read(number)
-                self._whole = [number]
+                self._valid = [number]
                 return state
+            except RefusedError:
+                raise
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 warnings.warn(
-                    f"checkpoint {self._seal(number)} is damaged ({error}): the one before it is used",
+                    f"checkpoint {self._path(number, 'json')} is damaged ({error}): the one before it is used",
                     CuberWarning,
                     stacklevel=2,
                 )
         if numbers:
-            raise CuberError(f"no checkpoint in {self.directory} is whole: start over with --fresh")
+            raise CuberError(f"no checkpoint in {self.directory} is valid: start over with --fresh")
         return None
 
     def _read(self, number: int) -> Any:
-        head, _, text = self._seal(number).read_text(encoding="utf-8").partition("\n")
-        seal = json.loads(head)["seal"]
-        blob = self._tensors(number).read_bytes()
+        path = self._path(number, "json")
+        head, _, text = path.read_text(encoding="utf-8").partition("\n")
+        values = json.loads(head)
+        seal, written = values["seal"], values.get("format", 1)
+        if written != FORMAT:
+            raise RefusedError(
+                f"checkpoint {path} was written by another version of cuber (format {written}, this version has "
+                f"{FORMAT}): start over with --fresh, or finish the run with that version"
+            )
+        blob = self._path(number, "safetensors").read_bytes()
         if _digest(text.encode()) != seal["state"] or _digest(blob) != seal["tensors"]:
             raise ValueError("its checksum is wrong")
-        return put_together(json.loads(text), load(blob))
+        return unflatten(json.loads(text), load(blob))
 
     def _numbers(self) -> list[int]:
-        """Of the sealed ones; a first file without its second is no checkpoint."""
         found = (re.fullmatch(r"(\d{6,})\.json", path.name) for path in self.directory.glob("*.json"))
         return sorted(int(match[1]) for match in found if match)
 
     def _remove(self, number: int) -> None:
-        for path in (self._seal(number), self._tensors(number)):  # the seal first: half a checkpoint is none
-            path.unlink(missing_ok=True)
+        for kind in ("json", "safetensors"):
+            self._path(number, kind).unlink(missing_ok=True)
 
-    def _seal(self, number: int) -> Path:
-        return self.directory / f"{number:06d}.json"
-
-    def _tensors(self, number: int) -> Path:
-        return self.directory / f"{number:06d}.safetensors"
+    def _path(self, number: int, kind: str) -> Path:
+        return self.directory / f"{number:06d}.{kind}"
 
 
 def _digest(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The configuration of a run as a file: every value that decides its result, and where it was made."""
+"""``config.toml``: all values that decide the result of a run, and the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import tomli_w
 
+from cuber.core.settings import short
 from cuber.errors import CuberError
 from cuber.runs.files import write_atomically
-from cuber.core.settings import short
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,19 +20,15 @@ else:
 
 CONFIG = "config.toml"
 MACHINE = "machine"
-"""The table that decides no result: it may differ when a run goes on."""
-RECENT = ("training.loss", "experiment.architecture", "experiment.contents")
-"""What runs did not record that an earlier version began; they may go on all the same."""
-ALWAYS = {"precision": "float32", "compile": False}
-"""Of the training: what all runs did before there was a choice, and so did not record."""
+"""The table that may differ when a run is resumed."""
 MOST_SHOWN = 6
-"""Differences, in a sentence that somebody is to read."""
+"""Differences listed in one message."""
 
 Config = Mapping[str, Mapping[str, Any]]
 
 
 def read_config(directory: Path) -> dict[str, dict[str, Any]]:
-    """The configuration of a run, table by table; a sentence where there is none."""
+    """Read the tables of ``directory/config.toml``; raise a CuberError if there are none."""
     path = directory / CONFIG
     try:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -41,8 +37,6 @@ def read_config(directory: Path) -> dict[str, dict[str, Any]]:
                 raise ValueError(f"'{name}' is no table")
         if not config:
             raise ValueError("it is empty")
-        if "training" in config:
-            config["training"] = {**ALWAYS, **config["training"]}
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise CuberError(
@@ -52,40 +46,34 @@ def read_config(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_config(directory: Path, config: dict[str, dict[str, Any]]) -> None:
-    """Write it, all of it or nothing; of what ``ready_for_toml`` has made."""
+    """Write ``directory/config.toml`` atomically; values as ``ready_for_toml`` returns them."""
     write_atomically(directory / CONFIG, tomli_w.dumps(config))
 
 
 def ready_for_toml(config: Config) -> dict[str, dict[str, Any]]:
-    """The same configuration in what TOML can have, which knows no None."""
+    """Convert values to those of TOML, which has no None."""
     return {table: {key: _ready(value) for key, value in part.items()} for table, part in config.items()}
 
 
 def differences(before: Config, now: Config) -> dict[str, str]:
-    """By the name of a value, how it has changed.
+    """Return name -> sentence for each value that differs.
 
     >>> differences({"training": {"lr": 0.1}}, {"training": {"lr": 0.2}, "settings": {}})
     {'training.lr': 'training.lr was 0.1 and is now 0.2'}
     """
-    was, is_now = (
+    old, new = (
         {f"{table}.{key}": value for table, part in config.items() for key, value in part.items()}
         for config in (before, now)
     )
     return {
-        name: f"{name} was {_shown(was, name)} and is now {_shown(is_now, name)}"
-        for name in {**was, **is_now}
-        if name not in was or name not in is_now or was[name] != is_now[name]
+        name: f"{name} was {_shown(old, name)} and is now {_shown(new, name)}"
+        for name in {**old, **new}
+        if name not in old or name not in new or old[name] != new[name]
     }
 
 
-def decides(name: str, before: Config) -> bool:
-    """Whether a run that had this configuration may not go on where the value of that name is another."""
-    table, _, key = name.partition(".")
-    return table != MACHINE and (name not in RECENT or key in before.get(table, {}))
-
-
 def listed(sentences: list[str]) -> str:
-    """In one sentence, of which the first few are enough.
+    """Join sentences, shortened after the first few.
 
     >>> listed([f"{name} changed" for name in "abcdefgh"])
     'a changed; b changed; c changed; d changed; e changed; f changed; and 2 more'

@@ -1,4 +1,4 @@
-"""A run directory: what was run, how it went, where it stands, and what came out."""
+"""A run directory: configuration, logs, checkpoints, and the result."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cuber.errors import CuberError, CuberWarning
-from cuber.runs.files import write_atomically
-from cuber.loggers import LEFTOVERS, CsvFile, JsonLines, Logger
 from cuber.core.settings import is_number, short
+from cuber.errors import CuberError, CuberWarning
+from cuber.loggers import SERVICE_FILES, CsvFile, JsonLines, Logger
 from cuber.runs.checkpoint import Checkpoints
 from cuber.runs.config_file import (
     CONFIG,
+    MACHINE,
     Config,
-    decides,
     differences,
     listed,
     read_config,
     ready_for_toml,
     write_config,
 )
+from cuber.runs.files import write_atomically
 from cuber.runs.lock import Lock, RefusedError
-from cuber.runs.previous_run import REPLACED, Replaced, remove
+from cuber.runs.previous_run import REPLACED, PreviousRun, remove
 from cuber.runs.result import FILE_NAME, Result, UnwrittenResultError
 
 LOG, METRICS, ERROR = "log.jsonl", "metrics.csv", "error.json"
 CHECKPOINT, OUTPUT = "checkpoint", "output.txt"
 OWN = (FILE_NAME, CHECKPOINT, LOG, METRICS, ERROR, CONFIG)
-"""What a run writes; by its configuration others know it, so that is the last to go."""
-EVERYTHING = (OUTPUT, *LEFTOVERS, *OWN)
-"""And what is written about it."""
+"""Files of a run in the order of removal: the configuration identifies a run directory, so it is last."""
+EVERYTHING = (OUTPUT, *SERVICE_FILES, *OWN)
 SECONDS_BETWEEN = 60.0
 
 
 class RunDirectory:
-    """Holds a directory for one run, as a context manager; whoever else wants it meanwhile is refused.
+    """Context manager that locks a directory for one run.
 
-    ``checkpoint_every`` is a number of epochs; None: about once a minute, in the middle of an epoch too. ``fresh``
-    starts over: the run that is there is kept aside until the new one has a checkpoint. A run that fails before it
-    has one leaves no trace, unless asked to ``keep_failures``.
+    Args:
+        checkpoint_every: Epochs between checkpoints; None: about one minute, also within epochs.
+        fresh: Start over; the previous run is deleted when the new one has its first checkpoint.
+        keep_failures: Keep the files of a run that failed before its first checkpoint.
+        loggers: Loggers besides ``log.jsonl`` and ``metrics.csv``.
     """
 
     def __init__(
@@ -67,15 +68,16 @@ class RunDirectory:
         self.keep_failures = keep_failures
         self.loggers: list[Logger] = [JsonLines(self.path / LOG), CsvFile(self.path / METRICS), *loggers]
         self._lock = Lock(self.path)
-        self._replaced = Replaced(self.path, EVERYTHING)
+        self._previous = PreviousRun(self.path, EVERYTHING)
         self._saved = time.monotonic()
         self._opened = False
         self._made: list[Path] = []
+        """Parent folders that did not exist before."""
         self.was_finished = False
-        """Whether there was nothing left to do."""
+        """Whether the directory held the finished run already."""
 
     def __enter__(self) -> RunDirectory:
-        self._hold()
+        self._acquire()
         return self
 
     def __exit__(
@@ -83,19 +85,26 @@ class RunDirectory:
     ) -> None:
         try:
             if self._opened:
-                self._say_why(error)
+                self._close_loggers(error)
         finally:
             if self._lock.held:
-                self._leave(failed=self._opened and isinstance(error, Exception))
+                self._release(failed=self._opened and isinstance(error, Exception))
 
     def open(self, config: Config) -> tuple[Result | None, dict[str, Any] | None]:
-        """Compare with what is there: the result of a finished run, or the state to go on from, or neither."""
+        """Begin or resume the run with this configuration.
+
+        Returns:
+            The result if the run is finished, and the state to resume from if it has a checkpoint.
+
+        Raises:
+            RefusedError: If the directory holds another run.
+        """
         ready = ready_for_toml(config)
         state = None
-        self._hold()
+        self._acquire()
         if any((self.path / name).exists() for name in (CONFIG, CHECKPOINT, FILE_NAME)):
             if self.fresh:
-                self._replaced.put_aside()
+                self._previous.set_aside()
             else:
                 self._compare(ready)
                 if (self.path / FILE_NAME).exists():
@@ -105,29 +114,33 @@ class RunDirectory:
         (self.path / ERROR).unlink(missing_ok=True)
         write_config(self.path, ready)
         self._opened = True
-        self._start_loggers(ready, state)
+        positions = state["loggers"] if state else []
+        for i, logger in enumerate(self.loggers):
+            logger.start(ready, positions[i] if i < len(positions) else None)
+        self.event("resumed" if state else "started", {})
         return None, state
 
     def due(self, epochs: int | None = None) -> bool:
-        """Whether it is time for a checkpoint, after so many epochs of the task, or (None) in the middle of one."""
+        """Return whether to save now, after this number of epochs of the task, or (None) within an epoch."""
         if self.checkpoint_every is not None:
             return epochs is not None and epochs % self.checkpoint_every == 0
         return time.monotonic() - self._saved >= SECONDS_BETWEEN
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write a checkpoint; a disk that is full costs a warning, not the run."""
+        """Write a checkpoint; if the disk is full, warn and continue."""
         try:
             self.checkpoints.save({**state, "loggers": [logger.position() for logger in self.loggers]})
-            self._replaced.settle(got_somewhere=True)
+            self._previous.settle(keep_new=True)
         except OSError as error:
-            what = error.strerror or error
             warnings.warn(
-                f"no checkpoint could be written to {self.path} ({what}): going on", CuberWarning, stacklevel=2
+                f"cannot write a checkpoint to {self.path} ({error.strerror or error}): training continues without it",
+                CuberWarning,
+                stacklevel=2,
             )
         self._saved = time.monotonic()
 
     def finish(self, result: Result) -> None:
-        """Write the result: the run is over."""
+        """Write the result."""
         try:
             result.save(self.path)
         except CuberError as error:
@@ -135,12 +148,12 @@ class RunDirectory:
         self.event("finished", {"acc": result.acc, "bwt": result.bwt})
 
     def event(self, name: str, values: dict[str, Any]) -> None:
-        """Tell all loggers."""
+        """Send an event to all loggers."""
         for logger in self.loggers:
             logger.event(name, values)
 
-    def _hold(self) -> None:
-        """Keep others out, but for a run that is only to be shown; and settle what a killed process has left."""
+    def _acquire(self) -> None:
+        """Lock the directory, unless a finished run is only to be read; clean up after a killed process."""
         if self._lock.held:
             return
         try:
@@ -151,34 +164,24 @@ class RunDirectory:
             self._made = [folder for folder in self.path.parents if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
-            self._settle()
+            self._previous.settle(keep_new=self._has_progress())
         except OSError as error:
             raise CuberError(f"cannot write to {self.path}: {error.strerror or error}") from error
 
     def _is_foreign(self) -> bool:
-        """Whether there are files, but not those of a run."""
+        """Return whether the directory holds files, but no run."""
         if not self.path.is_dir() or (self.path / CONFIG).exists():
             return False
-        # Hidden ones are the lock, and what a process left that was killed while it wrote.
+        # Hidden files are the lock, and temporary ones of a killed process.
         names = {path.name for path in self.path.iterdir() if path.name[0] != "."}
         return bool(names - {*EVERYTHING, REPLACED}) or (CHECKPOINT in names and LOG not in names)
 
-    def _got_somewhere(self) -> bool:
+    def _has_progress(self) -> bool:
         return self.checkpoints.any() or (self.path / FILE_NAME).exists()
 
-    def _settle(self) -> None:
-        self._replaced.settle(got_somewhere=self._got_somewhere())
-
-    def _start_loggers(self, config: dict[str, Any], state: dict[str, Any] | None) -> None:
-        positions = state["loggers"] if state else []
-        for i, logger in enumerate(self.loggers):
-            logger.start(config, positions[i] if i < len(positions) else None)
-        self.event("resumed" if state else "started", {})
-
     def _compare(self, config: dict[str, dict[str, Any]]) -> None:
-        there = read_config(self.path)
-        changed = differences(there, config)
-        decisive = [sentence for name, sentence in changed.items() if decides(name, there)]
+        changed = differences(read_config(self.path), config)
+        decisive = [sentence for name, sentence in changed.items() if not name.startswith(f"{MACHINE}.")]
         if decisive:
             raise RefusedError(
                 f"{self.path} holds a run with another configuration: {listed(decisive)}; "
@@ -186,33 +189,31 @@ class RunDirectory:
             )
         if changed and not (self.path / FILE_NAME).exists():
             warnings.warn(
-                f"going on with {self.path} on another machine or version ({listed(list(changed.values()))}): "
-                "the result may not be the same to the bit",
+                f"resuming {self.path} on another machine or version ({listed(list(changed.values()))}): "
+                "the result may differ in its last bits",
                 CuberWarning,
                 stacklevel=3,
             )
 
-    def _say_why(self, error: BaseException | None) -> None:
-        """Why the run has stopped or failed, for whoever looks later."""
+    def _close_loggers(self, error: BaseException | None) -> None:
+        """Log why the run ended, and write ``error.json`` if it failed."""
         if isinstance(error, KeyboardInterrupt):
             self.event("stopped", {"message": str(error)})
         elif isinstance(error, Exception):
+            message = str(error) or type(error).__name__
             self.event("failed", {"message": str(error)})
-            word = {
-                "message": str(error) or type(error).__name__,
-                "traceback": "".join(traceback.format_exception(error)),
-            }
-            write_atomically(self.path / ERROR, json.dumps(word, indent=1))
+            details = {"message": message, "traceback": "".join(traceback.format_exception(error))}
+            write_atomically(self.path / ERROR, json.dumps(details, indent=1))
         for logger in self.loggers:
             logger.close()
 
-    def _leave(self, *, failed: bool) -> None:
-        """Give the directory back; where a run has failed that had got nowhere, there is no trace of it."""
-        self._settle()
-        without_trace = failed and not self.keep_failures and not self._got_somewhere()
-        if without_trace:
+    def _release(self, *, failed: bool) -> None:
+        """Unlock the directory; remove the files of a run that failed before its first checkpoint."""
+        self._previous.settle(keep_new=self._has_progress())
+        discard = failed and not self.keep_failures and not self._has_progress()
+        if discard:
             remove(self.path, OWN)
-        self._lock.release(remove=without_trace)
-        for folder in (self.path, *self._made) if without_trace else ():
+        self._lock.release(remove=discard)
+        for folder in (self.path, *self._made) if discard else ():
             with contextlib.suppress(OSError):
                 folder.rmdir()

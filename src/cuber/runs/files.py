@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Put a file in its place only when it is complete and on disk; what is no file, like a pipe, is written to."""
+    """Write a file such that it is there completely or not at all; pipes and devices are written to directly."""
     data = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
         path.write_bytes(data)
@@ -21,26 +21,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        mask = os.umask(0)  # mkstemp ignores the mask, which can only be read by setting it
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
-        _flush_directory(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _flush_directory(directory: Path) -> None:
-    """The name too must outlive a power cut, where the system lets us say so."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # the name must survive a power cut too, where the system supports it
+        descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _umask() -> int:
-    # mkstemp makes files for its owner alone; there is no way to ask for the mask but to set it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

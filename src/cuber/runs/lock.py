@@ -1,4 +1,4 @@
-"""Who is at work in a directory: one process at a time, for as long as it lives."""
+"""A lock that lets one process at a time work in a directory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from filelock import FileLock, Timeout
 from cuber.errors import CuberError
 
 LOCK = ".lock"
-PATIENCE = 0.3
-"""Seconds until a directory counts as taken: whoever only asks holds it for an instant."""
+TIMEOUT = 0.3
+"""Seconds; ``is_held`` takes the lock for an instant."""
 
 
 class RefusedError(CuberError):
-    """A run may not have its directory, which is in use or holds something else; nothing was written."""
+    """A directory is in use or holds something else; nothing was written."""
 
 
 class Lock:
-    """Holds a directory against others."""
+    """The lock of a directory, free again when its process ends."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -28,32 +28,30 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """By us."""
+        """Whether this object holds the lock."""
         return self._lock.is_locked
 
     def acquire(self) -> None:
-        """Take it; a sentence where another process has it."""
+        """Take the lock; raise a RefusedError if another process has it."""
         try:
             with open(self._path, "ab") as file:
-                self._lock.acquire(timeout=PATIENCE, poll_interval=PATIENCE / 10)
+                self._lock.acquire(timeout=TIMEOUT, poll_interval=TIMEOUT / 10)
                 if not os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):
-                    # What we hold is a file that its last holder removed, and somebody else may hold the new one.
+                    # The last holder has removed this file, and another process may hold the new one.
                     self._lock.release()
                     raise Timeout(str(self._path))
         except Timeout:
-            raise RefusedError(
-                f"another process is at work in {self._directory}: wait for it, or choose another"
-            ) from None
+            raise RefusedError(f"another process is using {self._directory}: wait for it, or choose another") from None
 
     def release(self, *, remove: bool = False) -> None:
-        """Give it back; its file may go only while it is ours."""
+        """Release the lock; its file can be removed only while it is held."""
         if remove:
             self._path.unlink(missing_ok=True)
         self._lock.release()
 
 
 def is_held(directory: Path) -> bool | None:
-    """Whether a process is at work there; None where nobody may ask."""
+    """Return whether a process holds the lock of a directory; None if that cannot be tested."""
     if not (directory / LOCK).exists():
         return False
     try:

@@ -1,4 +1,4 @@
-"""The run that was in a directory before: kept aside until the new one has got somewhere."""
+"""The run that ``--fresh`` replaces, kept until the new one has a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 REPLACED = "replaced"
 
 
-class Replaced:
-    """What ``--fresh`` puts aside, those files of a directory that have one of the ``names``."""
+class PreviousRun:
+    """Moves files of a directory, those with one of the ``names``, to its folder ``replaced`` and back."""
 
     def __init__(self, directory: Path, names: Sequence[str]) -> None:
         self._directory = directory
         self._names = names
         self._kept = directory / REPLACED
         self._moving = directory / f".{REPLACED}"
-        """There only while files move: whoever finds it knows that a process was killed meanwhile."""
+        """Exists only while files are moved: if it is found, a process was killed meanwhile."""
 
-    def put_aside(self) -> None:
-        """Make room for a new run."""
+    def set_aside(self) -> None:
+        """Move the files to the folder."""
         self._moving.mkdir()
         for name in self._names:
             if (self._directory / name).exists():
                 (self._directory / name).rename(self._moving / name)
         self._moving.rename(self._kept)
 
-    def settle(self, *, got_somewhere: bool) -> None:
-        """Where the new run has got somewhere, forget the old one; else it comes back, if there is one."""
-        if self._kept.exists() and got_somewhere:
+    def settle(self, *, keep_new: bool) -> None:
+        """Delete the previous run, or restore it in place of the new one; do nothing if there is none."""
+        if self._kept.exists() and keep_new:
             shutil.rmtree(self._kept, ignore_errors=True)
         elif self._kept.exists():
             remove(self._directory, self._names)

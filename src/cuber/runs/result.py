@@ -1,4 +1,4 @@
-"""What came out of a run: everything that a table or a figure may want, as plain values."""
+"""The result of a run, as plain values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cuber import metrics
+from cuber.core.formatting import counted, numeral
 from cuber.errors import CuberError
 from cuber.runs.files import write_atomically
-from cuber.core.formatting import counted, numeral
-from cuber.runs.result_checks import first_wrong
 
 FILE_NAME = "result.json"
 
@@ -31,67 +30,67 @@ class Epoch:
     validation_loss: float | None = None
     validation_accuracy: float | None = None
     train_accuracy: float | None = None
-    """On a few hundred training samples, where there is no validation part."""
+    """On a few hundred training samples, if there is no validation split."""
     kept: bool = False
-    """Whether the weights at its end are the ones that were kept."""
+    """Whether the weights after this epoch were kept."""
 
 
 @dataclass(repr=False)
 class Result:
     """``accuracy[i][j]`` is the test accuracy (percent) on task j after learning task i, None where j > i.
 
-    Where all tasks were learnt at once, one row has them all, and so has each other list of what was after each task.
+    Methods that learn all tasks at once have one row, and one entry in each list of values per task.
     """
 
     benchmark: str
     method: str
     seed: int
     tasks: list[dict[str, Any]]
-    """Name, classes and number of samples of each task."""
+    """Name, number of classes and number of samples of each task."""
     settings: dict[str, Any]
-    """The method's own."""
+    """Hyper-parameters of the method."""
     training: dict[str, Any]
     accuracy: AccuracyMatrix = field(default_factory=list)
     accuracy_bare: AccuracyMatrix | None = None
-    """The same with ``as_task(None)``: nobody says which task it is. Only where tasks share a head."""
+    """Accuracy without task identity, ``as_task(None)``; only if tasks share a head."""
     reshuffled: AccuracyMatrix = field(default_factory=list)
-    """The last row again, for other orders of the test samples. Only where batches are normalized by themselves."""
+    """The last row for other orders of the test samples; only if batches are normalized by their own statistics."""
     regimes: list[dict[str, dict[int, dict[str, Any]]]] = field(default_factory=list)
-    """Task -> layer -> old task -> regime, and why."""
+    """Task -> layer -> old task -> regime, ratio and cosine."""
     history: list[list[Epoch]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    """For learning each task, the tests after it not included."""
+    """Training time of each task, without tests."""
     bytes: list[dict[str, int]] = field(default_factory=list)
-    """What the method keeps after each task, by kind."""
+    """Memory of the method after each task, by kind."""
     pool: list[dict[str, dict[str, int]]] = field(default_factory=list)
-    """Task -> layer -> how many directions are in its pool after the task (``size``), of how many (``dimension``)."""
+    """Task -> layer -> ``size`` and ``dimension`` of its pool."""
     theory: list[dict[str, dict[str, Any]]] = field(default_factory=list)
-    """Task -> layer -> how far the theorems' conditions were met, of each ``old`` task; where that was asked for."""
+    """Task -> layer -> conditions of the theorems; only with ``--theory``."""
     machine: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """Why it may not be compared with others: what was left out, or is not as it should be."""
+    """Differences from the benchmark as published."""
 
     @property
     def acc(self) -> float:
-        """The mean accuracy over all tasks in the end."""
+        """Mean accuracy over all tasks after the last one."""
         return metrics.average_accuracy(self.accuracy)
 
     @property
     def bwt(self) -> float | None:
-        """Backward transfer: the mean change of old tasks; None where there is none."""
+        """Backward transfer, the mean change of old tasks; None for a single row."""
         return metrics.backward_transfer(self.accuracy)
 
     @property
     def forgetting(self) -> float | None:
-        """The mean loss of old tasks against their best; None where there is none."""
+        """Mean difference of old tasks from their best accuracy; None for a single row."""
         return metrics.forgetting(self.accuracy)
 
     def plain(self) -> dict[str, Any]:
-        """As far as it has come, ready for JSON: None where a value is missing or not a number."""
+        """Return the fields as JSON values, with None for NaN and infinity."""
         return _plain(dataclasses.asdict(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, the figures included, when all tasks have been tested."""
+        """Return the fields and metrics as JSON values, after all tasks."""
         bare = self.accuracy_bare
         values = self.plain() | {
             "acc": self.acc,
@@ -105,7 +104,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Result:
-        """The result that ``plain`` or ``to_dict`` was made of."""
+        """Return the result of which ``plain`` or ``to_dict`` returned the values."""
         own = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
         own["history"] = [[Epoch(**epoch) for epoch in epochs] for epochs in own["history"]]
         own["regimes"] = [
@@ -119,22 +118,23 @@ class Result:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Result:
-        """Read ``directory/result.json``; a sentence where no tables could be made of it."""
+        """Read and validate ``directory/result.json``; raise a CuberError if it is missing or damaged."""
         path = Path(directory) / FILE_NAME
         try:
             result = cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
-            wrong = first_wrong(result)
-            if wrong is not None:
-                raise ValueError(f"its '{wrong}' makes no sense")
+            invalid = first_invalid(result)
+            if invalid is not None:
+                raise ValueError(f"its '{invalid}' is invalid")
         except OSError as error:
             raise CuberError(f"cannot read {path}: {error.strerror or error}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            advice = "remove it, and its run, run again, writes it anew"
-            raise CuberError(f"{path} is damaged, or not the result of a run ({error}): {advice}") from error
+            raise CuberError(
+                f"{path} is damaged, or not the result of a run ({error}): remove it, and the same run writes it again"
+            ) from error
         return result
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Write ``directory/result.json``, all of it or nothing."""
+        """Write ``directory/result.json`` atomically."""
         path = Path(directory) / FILE_NAME
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,13 +145,12 @@ class Result:
 
     def __repr__(self) -> str:
         bwt = "" if self.bwt is None else f", BWT {numeral(self.bwt, '+.2f')}"
-        learnt = len(metrics.diagonal(self.accuracy))
-        stream = f"{self.benchmark}, {counted(learnt, 'task')}"
+        stream = f"{self.benchmark}, {counted(len(metrics.diagonal(self.accuracy)), 'task')}"
         return f"Result({self.method} on {stream}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
 
 
 class UnwrittenResultError(CuberError):
-    """A run has come to its end, but its result could not be written; it is here."""
+    """A run has finished, but its ``result`` could not be written."""
 
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message)
@@ -166,3 +165,73 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+# Validation of files, so that tables and figures can rely on results
+
+NUMBER = object()
+CONDITIONS = dict.fromkeys(("ratio", "cosine", "eps2", "step_size", "agreement"), object)
+SHAPES: dict[str, Any] = {
+    "benchmark": str,
+    "method": str,
+    "seed": int,
+    "tasks": [{"name": str}],
+    "settings": dict,
+    "training": dict,
+    "accuracy": [list],
+    "reshuffled": [[NUMBER]],
+    "regimes": [{...: {...: {"regime": object, "fell": object}}}],
+    "theory": [{...: {"old": {...: CONDITIONS}}}],
+    "seconds": [NUMBER],
+    "bytes": [{...: NUMBER}],
+    "pool": [{...: {"size": NUMBER, "dimension": NUMBER}}],
+    "machine": dict,
+    "notes": [str],
+}
+"""Field -> type, ``[shape of each entry]``, ``{key: shape}`` or ``{...: shape of each value}``."""
+
+
+def first_invalid(result: Result) -> str | None:
+    """Return the name of the first field that has the wrong type or shape, or None."""
+    for name, shape in SHAPES.items():
+        if not _fits(getattr(result, name), shape):
+            return name
+    tasks = len(result.tasks)
+    per_old_task = [
+        *(("regimes", task, old) for task, layers in enumerate(result.regimes) for by in layers.values() for old in by),
+        *(("theory", task, old) for task, layers in enumerate(result.theory) for of in layers.values() for old in of["old"]),
+    ]
+    valid = {
+        "tasks": tasks > 0,
+        "accuracy": _is_matrix(result.accuracy, tasks),
+        "accuracy_bare": result.accuracy_bare is None or _is_matrix(result.accuracy_bare, tasks),
+        "reshuffled": all(len(row) == tasks for row in result.reshuffled),
+        **{name: len(getattr(result, name)) <= tasks for name in ("regimes", "theory", "pool")},
+        **{name: False for name, task, old in per_old_task if old >= task},
+        **{name: False for name in ("seconds", "bytes") if not getattr(result, name)},
+    }
+    if any(pool["dimension"] <= 0 for layers in result.pool for pool in layers.values()):
+        valid["pool"] = False
+    return next((name for name in valid if not valid[name]), None)
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    if shape is NUMBER:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(entry, shape[0]) for entry in value)
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return False
+        if ... in shape:
+            return all(_fits(entry, shape[...]) for entry in value.values())
+        return all(name in value and _fits(value[name], part) for name, part in shape.items())
+    return isinstance(value, shape)
+
+
+def _is_matrix(rows: Any, tasks: int) -> bool:
+    """Return whether there is a row after each task, or a single one after all tasks."""
+    if not _fits(rows, [list]) or len(rows) not in (1, tasks):
+        return False
+    known = range(1, tasks + 1) if len(rows) == tasks else [tasks]
+    return all(len(row) == tasks and _fits(row[:count], [NUMBER]) for row, count in zip(rows, known, strict=True))

@@ -1,4 +1,4 @@
-"""State as a tree of dictionaries, lists, numbers, text and tensors, taken apart for files without pickle."""
+"""Convert nested state to JSON and named tensors, and back."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import Tensor
 from cuber.errors import CuberError
 
 MARK = "$"
-"""Begins the only key of a JSON object that stands for what JSON has not got."""
+"""First character of the only key of a JSON object that stands for a value which JSON lacks."""
 
 
-def take_apart(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """The tree as JSON has it, and its tensors by name; tensors with the same content are kept once.
+def flatten(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Return nested state as JSON values, and its tensors by name; tensors with the same content are stored once.
 
-    >>> plain, tensors = take_apart({"step": 3, "weights": [torch.zeros(2), torch.zeros(2)], 7: (1.5, None)})
+    >>> plain, tensors = flatten({"step": 3, "weights": [torch.zeros(2), torch.zeros(2)], 7: (1.5, None)})
     >>> len(tensors)
     1
-    >>> put_together(plain, tensors)
+    >>> unflatten(plain, tensors)
     {'step': 3, 'weights': [tensor([0., 0.]), tensor([0., 0.])], 7: (1.5, None)}
     """
     tensors: dict[str, Tensor] = {}
@@ -30,7 +30,8 @@ def take_apart(tree: Any) -> tuple[Any, dict[str, Tensor]]:
 
     def name_of(tensor: Tensor) -> str:
         content = tensor.detach().cpu().contiguous()
-        digest = hashlib.blake2b(_bytes(content), digest_size=16)
+        data = content.reshape(-1).view(torch.uint8).numpy().tobytes() if content.numel() else b""
+        digest = hashlib.blake2b(data, digest_size=16)
         digest.update(repr((content.dtype, tuple(content.shape))).encode())
         name = names.setdefault(digest.digest(), str(len(names)))
         tensors.setdefault(name, content.clone())
@@ -44,7 +45,9 @@ def take_apart(tree: Any) -> tuple[Any, dict[str, Tensor]]:
         if isinstance(value, Tensor):
             return {f"{MARK}tensor": name_of(value)}
         if isinstance(value, np.ndarray):
-            return {f"{MARK}array": [str(value.dtype), name_of(torch.from_numpy(value.astype(_carrier(value.dtype))))]}
+            # Torch lacks most unsigned integers; those of numpy's generators fit into int64.
+            dtype = np.int64 if value.dtype.kind == "u" else value.dtype.type
+            return {f"{MARK}array": [str(value.dtype), name_of(torch.from_numpy(value.astype(dtype)))]}
         if isinstance(value, list):
             return [plain(part, f"{place}[{i}]") for i, part in enumerate(value)]
         if isinstance(value, tuple):
@@ -58,10 +61,10 @@ def take_apart(tree: Any) -> tuple[Any, dict[str, Tensor]]:
     return plain(tree, ""), tensors
 
 
-def put_together(plain: Any, tensors: dict[str, Tensor]) -> Any:
-    """The inverse of ``take_apart``; every tensor is a copy of its own."""
+def unflatten(plain: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return the state that ``flatten`` was given; every tensor is a copy."""
     if isinstance(plain, list):
-        return [put_together(part, tensors) for part in plain]
+        return [unflatten(part, tensors) for part in plain]
     if not isinstance(plain, dict):
         return plain
     if len(plain) == 1 and (only := next(iter(plain))).startswith(MARK):
@@ -74,16 +77,7 @@ def put_together(plain: Any, tensors: dict[str, Tensor]) -> Any:
             case "array":
                 return tensors[value[1]].numpy().astype(value[0])
             case "tuple":
-                return tuple(put_together(part, tensors) for part in value)
+                return tuple(unflatten(part, tensors) for part in value)
             case "dict":
-                return {put_together(key, tensors): put_together(part, tensors) for key, part in value}
-    return {key: put_together(part, tensors) for key, part in plain.items()}
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-
-
-def _carrier(dtype: np.dtype) -> type:
-    """A type that torch has, and that holds every value of this one: torch knows few unsigned integers."""
-    return np.int64 if dtype.kind == "u" else dtype.type
+                return {unflatten(key, tensors): unflatten(part, tensors) for key, part in value}
+    return {key: unflatten(part, tensors) for key, part in plain.items()}

@@ -1,27 +1,29 @@
-"""The loop: ``learn`` a stream, and what it is made of."""
+"""The training loop: :func:`learn` runs a method through a stream of tasks."""
 
-from cuber.runs.directory import RunDirectory
-from cuber.runs.interrupts import Stopped
-from cuber.runs.result import Epoch, Result, UnwrittenResultError
-from cuber.training.config import TrainingConfig
-from cuber.training.evaluate import Score, evaluate
-from cuber.training.learning import learn
-from cuber.training.progress import Progress, ProgressEvent
-from cuber.training.randomness import check_seed, derive, seeded
-from cuber.training.schedule import Schedule
-from cuber.training.theory_recorder import Conditions, Observer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cuber.runs.directory import RunDirectory
+    from cuber.runs.interrupts import Stopped
+    from cuber.runs.result import Epoch, Result, UnwrittenResultError
+    from cuber.training.config import TrainingConfig
+    from cuber.training.evaluation import Score, evaluate
+    from cuber.training.learning import learn
+    from cuber.training.randomness import check_seed, derive, seeded
+    from cuber.training.theory_recorder import TheoryRecorder
+    from cuber.training.trainer import Observer, Progress, ProgressEvent
 
 __all__ = [
-    "Conditions",
     "Epoch",
     "Observer",
     "Progress",
     "ProgressEvent",
     "Result",
     "RunDirectory",
-    "Schedule",
     "Score",
     "Stopped",
+    "TheoryRecorder",
     "TrainingConfig",
     "UnwrittenResultError",
     "check_seed",
@@ -30,3 +32,23 @@ __all__ = [
     "learn",
     "seeded",
 ]
+
+# Imported on first use: cuber.training.config must not import torch, and only TheoryRecorder needs cuber.theory.
+_MODULES = {
+    "cuber.runs.directory": ("RunDirectory",),
+    "cuber.runs.interrupts": ("Stopped",),
+    "cuber.runs.result": ("Epoch", "Result", "UnwrittenResultError"),
+    "cuber.training.trainer": ("Observer", "Progress", "ProgressEvent"),
+    "cuber.training.config": ("TrainingConfig",),
+    "cuber.training.evaluation": ("Score", "evaluate"),
+    "cuber.training.learning": ("learn",),
+    "cuber.training.randomness": ("check_seed", "derive", "seeded"),
+    "cuber.training.theory_recorder": ("TheoryRecorder",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'cuber.training' has no attribute '{name}'")

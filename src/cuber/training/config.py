@@ -1,55 +1,66 @@
-"""How a network is trained on each task: the numbers, in one place."""
+"""Options of the training loop, declared once.
+
+``cuber.learn``, ``cuber run``, ``cuber grid``, grid files and ``config.toml`` take names, defaults, limits and help
+texts from :class:`TrainingConfig`. This module must not import torch, because ``cuber --help`` imports it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, get_args, get_type_hints
 
-from cuber.core.settings import is_number, short
+from cuber.core.settings import Setting, is_number, setting, short
 from cuber.errors import CuberError, unknown
-from cuber.training.forward import PRECISIONS
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings of the training loop; a sentence for each value that makes no sense."""
+    """Options of the training loop; raises a CuberError for invalid values.
 
-    epochs: int
-    """Passes over a task's training data; at most, with early stopping."""
-    lr: float
-    batch_size: int = 64
-    patience: int | None = None
-    """Epochs without a new best validation loss until the learning rate is divided; None: no early stopping."""
-    factor: float = 2.0
-    """What the learning rate is then divided by."""
-    floor: float = 1e-5
-    """TrainingConfig stops when the learning rate falls below this."""
-    evaluation_batch_size: int = 256
-    precision: str = "float32"
-    """Of the products in forward passes; "bf16": by torch's autocast. Weights and projections stay float32."""
-    compile: bool = False
-    """Whether the forward pass of each step is compiled by torch.compile."""
+    >>> TrainingConfig(epochs=5, lr=0.1).batch_size
+    64
+    """
+
+    epochs: int = setting(MISSING, "Epochs per task; with early stopping, the maximum.", low=1)
+    lr: float = setting(MISSING, "Learning rate.", low=0)
+    batch_size: int = setting(64, "Samples per training step.", low=1)
+    patience: int | None = setting(
+        None, "Epochs without a better validation loss before lr is divided; 0: no early stopping.", low=0
+    )
+    factor: float = setting(2.0, "Divisor of lr when patience runs out.", low=1)
+    floor: float = setting(1e-5, "With patience, a task ends when lr falls below this value.", low=0)
+    evaluation_batch_size: int = setting(256, "Samples per batch in evaluation.", low=1)
+    precision: str = setting("float32", "Precision of forward passes: float32 or bf16.", choices=("float32", "bf16"))
+    compile: bool = setting(False, "Compile the forward pass of training steps with torch.compile.")
 
     def __post_init__(self) -> None:
-        _whole("epochs", self.epochs)
-        _whole("batch_size", self.batch_size)
-        _whole("evaluation_batch_size", self.evaluation_batch_size)
-        if self.patience is not None:
-            _whole("patience", self.patience)
-        _number("lr", self.lr, above=0)
-        _number("factor", self.factor, above=1)
-        _number("floor", self.floor, above=0)
-        if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
-            raise unknown("precision", str(self.precision), PRECISIONS)
-        if not isinstance(self.compile, bool):
-            raise CuberError(f"compile must be true or false, not {short(self.compile)}")
+        for name, (kind, _, limits) in training_options().items():
+            value = getattr(self, name)
+            if value is not None or name != "patience":
+                _check(name, value, kind, limits)
+        if self.patience == 0:
+            object.__setattr__(self, "patience", None)
 
 
-def _whole(name: str, value: Any) -> None:
-    if not is_number(value, whole=True) or value < 1:
-        raise CuberError(f"{name} must be a whole number of at least 1, not {short(value)}")
+def training_options() -> dict[str, tuple[type, Any, Setting]]:
+    """Return name -> (type, default, help and limits) of each option; the default of required ones is MISSING."""
+    types = get_type_hints(TrainingConfig)
+    return {
+        field.name: ((get_args(types[field.name]) or (types[field.name],))[0], field.default, field.metadata["setting"])
+        for field in fields(TrainingConfig)
+    }
 
 
-def _number(name: str, value: Any, above: float) -> None:
-    if not is_number(value) or value <= above:
-        raise CuberError(f"{name} must be a number above {above:g}, not {short(value)}")
+def _check(name: str, value: Any, kind: type, limits: Setting) -> None:
+    """Raise a CuberError unless a value is of its kind and within its limits, which floats must exceed."""
+    if limits.choices:
+        if value not in limits.choices:
+            raise unknown(name, str(value), limits.choices)
+    elif kind is bool:
+        if not isinstance(value, bool):
+            raise CuberError(f"{name} must be true or false, not {short(value)}")
+    elif kind is int:
+        if not is_number(value, whole=True) or value < limits.low:
+            raise CuberError(f"{name} must be a whole number of at least {limits.low}, not {short(value)}")
+    elif not is_number(value) or value <= limits.low:
+        raise CuberError(f"{name} must be a number above {limits.low}, not {short(value)}")

@@ -1,8 +1,11 @@
-"""What a run is, said in plain values."""
+"""Describe a run with plain values: its result before training, its configuration, its model and its data."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
+import math
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -11,27 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn, optim
 
 from cuber.core.learner import Method
-from cuber.core.pooled import PooledMethod
 from cuber.core.settings import settings_of
 from cuber.errors import CuberError
 from cuber.networks.heads import heads_of
 from cuber.runs.config_file import Config
-from cuber.runs.result import AccuracyMatrix, Result
+from cuber.runs.result import Result
 from cuber.streams import Stream
-from cuber.training.fingerprint import architecture, called, contents, optimizer_made
-from cuber.training.trainer import Recipe
+from cuber.streams.splits import DatasetSplit
+from cuber.training.trainer import OptimizerFactory, TrainingSetup
 from cuber.version import __version__
 
+PLAIN = (bool, int, float, str, tuple, type(None))
+HASHED_NUMBERS = 2**19
+"""Inputs of each split that go into the digest of the data: two megabytes."""
 
-def blank(learner: Method, stream: Stream, recipe: Recipe) -> Result:
-    """All that is known of a result before the first task."""
-    bare: AccuracyMatrix | None = [] if stream.shared_head and not heads_of(learner.model) else None
+
+def empty_result(learner: Method, stream: Stream, setup: TrainingSetup) -> Result:
+    """Return a result with all that is known before the first task."""
     return Result(
         benchmark=stream.name,
         method=type(learner).__name__.lower(),
-        seed=recipe.seed,
+        seed=setup.seed,
         tasks=[
             {
                 "name": task.name,
@@ -44,11 +50,11 @@ def blank(learner: Method, stream: Stream, recipe: Recipe) -> Result:
         ],
         settings={name: getattr(learner, name) for name in settings_of(learner)},
         training={
-            **dataclasses.asdict(recipe.training),
-            "optimizer": optimizer_made(recipe.make_optimizer, learner.parameters(), recipe.training.lr),
-            "loss": called(recipe.loss_fn),
+            **dataclasses.asdict(setup.config),
+            "optimizer": optimizer_made(setup.make_optimizer, learner.parameters(), setup.config.lr),
+            "loss": qualified_name(setup.loss_fn),
         },
-        accuracy_bare=bare,
+        accuracy_bare=[] if stream.shared_head and not heads_of(learner.model) else None,
         machine={
             "cuber": __version__,
             "commit": _commit(),
@@ -65,8 +71,30 @@ def blank(learner: Method, stream: Stream, recipe: Recipe) -> Result:
     )
 
 
+def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> Config:
+    """Return the tables of ``config.toml``: all that decides a result, ``about`` included, and the machine."""
+    machine = dict(result.machine)
+    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters", "architecture")}
+    decisive["contents"] = contents(stream)
+    if taken := sorted(about.keys() & decisive.keys()):
+        raise CuberError(f"about: the name '{taken[0]}' is reserved: choose another")
+    return {
+        "experiment": {
+            "benchmark": result.benchmark,
+            "method": result.method,
+            "seed": result.seed,
+            **about,
+            **decisive,
+        },
+        "training": result.training,
+        "settings": result.settings,
+        "stream": {"tasks": result.tasks, "notes": result.notes},
+        "machine": machine,
+    }
+
+
 def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
-    """What the learner says of regimes, as plain values; nothing for methods that know of none."""
+    """Return the regimes of a learner as plain values; empty for methods that have none."""
     return [
         {
             layer: {
@@ -85,43 +113,87 @@ def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
 
 
 def pool_of(learner: Method) -> dict[str, dict[str, int]]:
-    """How full each layer's pool is; nothing for methods that have none."""
+    """Return size and dimension of each layer's pool; empty for methods that have none."""
     pools = learner.memory if isinstance(learner, PooledMethod) else {}
     return {layer: {"size": pool.size, "dimension": pool.dimension} for layer, pool in pools.items()}
 
 
-def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> Config:
-    """Everything that decides a result (``about`` is what only the caller knows), and where it was made."""
-    machine = dict(result.machine)
-    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters", "architecture")}
-    decisive["contents"] = contents(stream)
-    if taken := sorted(about.keys() & decisive.keys()):
-        raise CuberError(f"about: '{taken[0]}' is a name that runs use themselves: choose another")
-    return {
-        "experiment": {
-            "benchmark": result.benchmark,
-            "method": result.method,
-            "seed": result.seed,
-            **about,
-            **decisive,
-        },
-        "training": result.training,
-        "settings": result.settings,
-        "stream": {"tasks": result.tasks, "notes": result.notes},
-        "machine": machine,
-    }
+def qualified_name(function: Any) -> str:
+    """Return the full name of a function or callable object, with its arguments.
+
+    >>> qualified_name(nn.functional.cross_entropy), qualified_name(nn.NLLLoss(reduction="sum"))
+    ('torch.nn.functional.cross_entropy', "torch.nn.modules.loss.NLLLoss(reduction='sum', ignore_index=-100)")
+    """
+    if hasattr(function, "func"):  # functools.partial(cross_entropy, label_smoothing=0.1)
+        return qualified_name(function.func) + _arguments(function.keywords)
+    if hasattr(function, "__qualname__"):
+        return f"{function.__module__}.{function.__qualname__}"
+    own = {name: value for name, value in vars(function).items() if name[0] != "_" and name != "training"}
+    plain = {name: value for name, value in own.items() if isinstance(value, PLAIN)}
+    return qualified_name(type(function)) + _arguments(plain)
+
+
+def optimizer_made(make: OptimizerFactory, parameters: list[nn.Parameter], lr: float) -> str:
+    """Return the name of the optimizer that a factory makes, with options other than the defaults and ``lr``.
+
+    >>> weights = [nn.Parameter(torch.zeros(2))]
+    >>> optimizer_made(lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9), weights, 0.1)
+    'SGD(momentum=0.9)'
+    """
+    optimizer = make(parameters, lr)
+    kind = type(optimizer)
+    name = kind.__qualname__ if kind.__module__.startswith(optim.__name__) else qualified_name(kind)
+    if not isinstance(optimizer, optim.Optimizer):
+        return name  # Method.wrap refuses it
+    options = inspect.signature(kind).parameters.items()
+    usual = {option: each.default for option, each in options if option != "params"} | {"lr": lr}
+    groups = [
+        name
+        + _arguments({option: group[option] for option in usual if group.get(option, usual[option]) != usual[option]})
+        for group in optimizer.param_groups
+    ]
+    return " and ".join(groups if len(set(groups)) > 1 else groups[:1])
+
+
+def architecture(model: nn.Module) -> str:
+    """Return the class of a model and a digest of its modules and shapes, whatever its weights."""
+    parts = [
+        # Only torch's own modules: extra_repr of others may change from call to call.
+        f"{name}: {type(m).__qualname__}({m.extra_repr() if type(m).__module__.startswith(nn.__name__) else ''})"
+        for name, m in model.named_modules()
+    ]
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    parts += [f"{name}: {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return f"{type(model).__qualname__} {digest[:16]}"
+
+
+def contents(stream: Stream) -> str:
+    """Return a digest of the labels and of some inputs; Datasets are left out, as they may draw samples at random."""
+    digest = hashlib.sha256()
+    for split in (split for task in stream for split in (task.train, task.validation, task.test)):
+        if split is None or isinstance(split, DatasetSplit):
+            continue
+        most = max(1, HASHED_NUMBERS // max(1, math.prod(split.shape)))
+        chosen = torch.arange(0, len(split), 1 + (len(split) - 1) // most)
+        x, _ = next(iter(split.batches([chosen], torch.Generator())))
+        for tensor in (x, split.y):
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().resolve_neg().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _arguments(values: Mapping[str, Any]) -> str:
+    return f"({', '.join(f'{name}={value!r}' for name, value in values.items())})" if values else ""
 
 
 @cache
 def _commit() -> str | None:
-    """The commit of the checkout that this is, "-dirty" where it has been changed; None where it is none."""
+    """Return the commit of this checkout, "-dirty" if it has changes; None outside of one."""
+    if not any((folder / ".git").exists() for folder in Path(__file__).parents[2:4]):
+        return None
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        inside = any((folder / ".git").exists() for folder in Path(__file__).parents[2:4])
-        return (
-            subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10).strip()
-            if inside
-            else None
-        )
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10).strip()
     except (OSError, subprocess.SubprocessError):
         return None

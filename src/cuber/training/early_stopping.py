@@ -1,52 +1,64 @@
-"""Early stopping: the schedule of the learning rate, and the best weights so far."""
+"""Early stopping by validation loss."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch.optim import Optimizer
 
 from cuber.core.learner import Method
 from cuber.training.config import TrainingConfig
-from cuber.training.schedule import Schedule
 
 
 class EarlyStopping:
-    """Steers the optimizer's learning rate by the validation loss, and remembers the best epoch."""
+    """Divide the learning rate when patience runs out, stop when it is below the floor, keep the best weights.
+
+    A new best validation loss resets the patience. Training continues from the current weights, not from the best ones.
+    """
 
     def __init__(self, learner: Method, optimizer: Optimizer, training: TrainingConfig, patience: int) -> None:
-        self.schedule = Schedule(training.lr, patience, training.factor, training.floor)
         self.optimizer = optimizer
+        self.patience = patience
+        self.factor, self.floor = training.factor, training.floor
+        self.lr = training.lr
+        self.best_loss = math.inf
         self.best_epoch: int | None = None
+        self.epochs_left = patience
         self._best = learner.snapshot()
 
-    def observe(self, epoch: int, loss: float) -> None:
-        """Take note of an epoch's validation loss."""
-        before = self.schedule.lr
-        if self.schedule.observe(loss):
+    def observe(self, epoch: int, loss: float) -> bool:
+        """Record the validation loss of an epoch; return whether it is the best so far, which NaN never is."""
+        if loss < self.best_loss:
+            self.best_loss, self.best_epoch, self.epochs_left = loss, epoch, self.patience
             self._best.take()
-            self.best_epoch = epoch
-        for group in self.optimizer.param_groups:
-            group["lr"] *= self.schedule.lr / before
+            return True
+        self.epochs_left -= 1
+        if self.epochs_left == 0:
+            before = self.lr
+            self.lr, self.epochs_left = before / self.factor, self.patience
+            for group in self.optimizer.param_groups:
+                group["lr"] *= self.lr / before
+        return False
 
     @property
-    def over(self) -> bool:
-        """Whether the learning rate has fallen below its floor."""
-        return self.schedule.stopped
+    def stopped(self) -> bool:
+        """Whether the learning rate is below the floor."""
+        return self.lr < self.floor
 
-    def restore(self) -> None:
-        """Back to the best weights; those of the last epoch stay where none had a finite loss."""
+    def restore_best(self) -> None:
+        """Restore the weights of the best epoch; without one, keep those of the last epoch."""
         if self.best_epoch is not None:
             self._best.restore()
 
     def state(self) -> dict[str, Any]:
-        """What must be known to go on; the best weights only where there are any yet."""
-        best = None if self.best_epoch is None else self._best.state()
-        return {"schedule": vars(self.schedule).copy(), "best_epoch": self.best_epoch, "best": best}
+        """Return what ``load`` needs."""
+        own = {name: getattr(self, name) for name in ("lr", "best_loss", "best_epoch", "epochs_left")}
+        return own | {"weights": None if self.best_epoch is None else self._best.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        vars(self.schedule).update(state["schedule"])
-        self.best_epoch = state["best_epoch"]
-        if state["best"] is not None:
-            self._best.load(state["best"])
+        """Continue from a state."""
+        weights = state.pop("weights")
+        vars(self).update(state)
+        if weights is not None:
+            self._best.load(weights)

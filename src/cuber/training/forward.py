@@ -1,43 +1,112 @@
-"""How the forward passes of training and tests are computed: in which precision, and whether compiled."""
+"""How forward passes are computed: in which precision, and whether compiled."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
+from cuber.core.learner import Method
 from cuber.errors import CuberError
+from cuber.networks.heads import heads_of
 
-PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
-"""What products are computed in, by name; None: in what the weights are."""
+DTYPES = {"float32": None, "bf16": torch.bfloat16}
+"""Precision -> dtype of autocast; None: no autocast."""
+
+PROBE = """
+import sys
+sys.path.append(sys.argv[1])
+import torch
+from torch import nn
+model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 6 * 6, 32))
+x = torch.randn(16, 8, 8, 8)
+with torch.autocast("cpu", getattr(torch, sys.argv[2])):
+    output = model(x)
+output.float().square().mean().backward()
+if not torch.allclose(output.float(), model(x), atol=0.1):
+    sys.exit("the results are wrong")
+"""
+"""A convolution, a matrix product and a backward pass, large enough for the kernels of real networks."""
+
+TIMEOUT = 600
+"""Seconds; a probe takes about two, most of them to import torch."""
+
+
+@cache
+def probe_failure(dtype: torch.dtype, probe: str) -> str | None:
+    """Run a probe in a child process, once per process: an illegal instruction cannot be caught otherwise.
+
+    The child is isolated (``python -I``): PYTHONPATH and the working directory do not change what it imports.
+
+    Returns:
+        Why the child failed, or None where it worked.
+    """
+    site = str(Path(torch.__file__).parent.parent)
+    command = [sys.executable, "-I", "-c", probe, site, str(dtype).removeprefix("torch.")]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, cwd=os.sep)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"cannot test it: {error}"
+    if child.returncode < 0:
+        return f"a test process was killed by {_signal_name(-child.returncode)}"
+    if child.returncode > 0:
+        lines = child.stderr.strip().splitlines() or [f"exit code {child.returncode}"]
+        return f"a test process failed: {lines[-1]}"
+    return None
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise a CuberError unless the precision works on this machine; only CPUs are tested."""
+    dtype = DTYPES[precision]
+    if dtype is None or device.type != "cpu":
+        return
+    failure = probe_failure(dtype, PROBE)
+    if failure is not None:
+        raise CuberError(
+            f"precision '{precision}' does not work on this machine ({failure}): use float32, or try again with the "
+            "environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE"
+        )
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """While open, forward passes are computed in a precision; the weights stay what they are."""
-    dtype = PRECISIONS[precision]
+    """Return a context manager in which forward passes are computed in a precision; weights keep their dtype."""
+    dtype = DTYPES[precision]
     if dtype is None:
         return contextlib.nullcontext()
     try:
         return torch.autocast(device.type, dtype)
     except RuntimeError as error:
-        raise CuberError(f"precision '{precision}' cannot work on {device}: {_first_line(error)}") from error
+        reason = str(error).strip().split("\n")[0]
+        raise CuberError(f"precision '{precision}' cannot work on {device}: {reason}") from error
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class Compiled:
-    """A model whose forward pass is the compiled one while this is open; for one task, which may change the model.
+    """Context manager in which a model's forward pass is the compiled one; made anew for each task.
 
-    Torch compiles when it is first called, so that is where it fails, if it does: as one sentence.
+    Torch compiles at the first call, so its errors are raised there, as a CuberError.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        # What was compiled for other tasks counts towards the limit beyond which torch compiles no more.
-        torch.compiler.reset()
+        torch.compiler.reset()  # code compiled for earlier tasks counts towards torch's recompile limit
         try:
-            # Code for any size would be made at the second size seen, and a run that goes on may see them otherwise.
+            # With dynamic shapes the code depends on which batch size comes second, which differs in a resumed run.
             self._forward: Any = torch.compile(model.forward, dynamic=False)
         except RuntimeError as error:
             raise _cannot_compile(error) from error
@@ -51,19 +120,25 @@ class Compiled:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         del self._model.forward
-        for forward in self._replaced:  # a learner's own, where the model is a protected layer itself
+        for forward in self._replaced:  # set by the learner, where the model itself is a protected layer
             self._model.forward = forward
         if isinstance(error, torch._dynamo.exc.TorchDynamoException):
             raise _cannot_compile(error) from error
 
 
+def check_can_compile(learner: Method) -> None:
+    """Raise a CuberError where nearly every batch would be compiled anew."""
+    if learner.joint and heads_of(learner.model):
+        raise CuberError(
+            f"compile does not work with {type(learner).__name__} and a head for each task, because the number of "
+            "samples of each head changes from batch to batch: train without it"
+        )
+
+
 def _cannot_compile(error: Exception) -> CuberError:
     reason = getattr(error, "inner_exception", error)
+    line = str(reason).strip().split("\n")[0]
     return CuberError(
-        f"compile does not work here, by torch.compile's own words: {type(reason).__name__}: {_first_line(reason)}; "
-        "it needs a C++ compiler (g++, or the one that CXX names) and a model that it can follow, else train without it"
+        f"compile does not work here (torch.compile: {type(reason).__name__}: {line}): install a C++ compiler (g++, or "
+        "the one that CXX names), or train without it"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

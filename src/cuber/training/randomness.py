@@ -1,4 +1,4 @@
-"""Random numbers that only the seed decides, and that leave the caller's alone."""
+"""Random numbers that depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ import torch
 from cuber.errors import CuberError
 
 
-def derive(seed: int, *place: object) -> int:
-    """A seed of its own for each place that needs random numbers.
+def derive(seed: int, *purpose: object) -> int:
+    """Derive an independent seed for a purpose.
 
     >>> derive(0, "order", 1) == derive(0, "order", 1) != derive(0, "order", 2)
     True
     """
-    digest = hashlib.blake2b(repr((seed, *place)).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(repr((seed, *purpose)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def check_seed(seed: object) -> None:
-    """Raise a sentence unless every random generator can start from this."""
+    """Raise a CuberError unless every random generator accepts this seed."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise CuberError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """While open, the random generators of torch, numpy and Python start from a seed; then they go on as before."""
+    """Seed the generators of torch, numpy and Python, and restore their states on exit."""
     python, legacy = random.getstate(), np.random.get_state()
-    accelerated = [device] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices=accelerated):
+    with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
@@ -47,18 +46,17 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Where the random generators of torch, numpy and Python stand, as plain values."""
-    accelerated = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    """Return the states of the generators of torch, numpy and Python."""
     return {
         "torch": torch.get_rng_state(),
-        "cuda": accelerated,
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         "numpy": np.random.get_state(),
         "python": random.getstate(),
     }
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Let them go on from there."""
+    """Restore what ``random_state`` returned."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)

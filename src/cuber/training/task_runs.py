@@ -1,4 +1,4 @@
-"""What is learnt from one ``begin_task`` to its ``end_task``: a task of a stream, or all of them at once."""
+"""Split a stream into task runs: what is trained between one ``begin_task`` and its ``end_task``."""
 
 from __future__ import annotations
 
@@ -10,54 +10,53 @@ from torch import Tensor
 from cuber.streams import JointSplit, Split, Stream
 from cuber.training.randomness import derive
 
-PROBED = 256
-"""TrainingConfig samples whose accuracy is watched where there is no validation part."""
+PROBE_SIZE = 256
+"""Training samples on which accuracy is measured if there is no validation split."""
 
 
 @dataclass(frozen=True)
 class TaskRun:
-    """What to train on, and what to watch meanwhile."""
+    """The data of one task, or of all tasks at once."""
 
     task: int | None
-    """Of the stream; None: all at once."""
+    """None: all tasks at once."""
     tasks: int
-    """How many there are in the stream."""
+    """Number of tasks in the stream."""
     name: str
     train: Split | JointSplit
     probes: dict[int, Split]
-    """Task -> the part it is watched on: for validation, or some of its training samples where no task has one."""
+    """Task -> split evaluated after each epoch: validation, or training samples if no task has a validation split."""
     validated: bool
 
     @property
     def number(self) -> int:
-        """Among the lessons of a stream, from 0."""
+        """Position among the task runs of a stream, from 0."""
         return self.task or 0
 
     @property
     def place(self) -> str:
-        """For a sentence."""
+        """Name for messages."""
         return self.name if self.task is None else f"task {self.task} ('{self.name}')"
 
 
-def lessons(stream: Stream, seed: int, *, joint: bool) -> list[TaskRun]:
-    """The lessons that a stream consists of: one per task, or a single one."""
-    return [_all_tasks(stream, seed)] if joint else [_one_task(stream, task, seed) for task in range(len(stream))]
+def task_runs(stream: Stream, seed: int, *, joint: bool) -> list[TaskRun]:
+    """Return one task run per task, or a single one for all tasks if ``joint``."""
+    return [_joint(stream, seed)] if joint else [_single(stream, task, seed) for task in range(len(stream))]
 
 
-def _one_task(stream: Stream, number: int, seed: int) -> TaskRun:
+def _single(stream: Stream, number: int, seed: int) -> TaskRun:
     task = stream[number]
-    held_out = task.validation
-    probe = task.train.subset(_probed(task.train, seed, number)) if held_out is None else held_out
-    return TaskRun(number, len(stream), task.name, task.train, {number: probe}, held_out is not None)
+    probe = task.train.subset(_probe(task.train, seed, number)) if task.validation is None else task.validation
+    return TaskRun(number, len(stream), task.name, task.train, {number: probe}, task.validation is not None)
 
 
-def _all_tasks(stream: Stream, seed: int) -> TaskRun:
+def _joint(stream: Stream, seed: int) -> TaskRun:
     train = JointSplit([task.train for task in stream])
     validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
-    probes = validation or train.split(_probed(train, seed, 0))
+    probes = validation or train.split(_probe(train, seed, 0))
     return TaskRun(None, len(stream), "all tasks", train, probes, bool(validation))
 
 
-def _probed(part: Split | JointSplit, seed: int, number: int) -> Tensor:
+def _probe(split: Split | JointSplit, seed: int, number: int) -> Tensor:
     generator = torch.Generator().manual_seed(derive(seed, "probe", number))
-    return torch.randperm(len(part), generator=generator)[:PROBED]
+    return torch.randperm(len(split), generator=generator)[:PROBE_SIZE]

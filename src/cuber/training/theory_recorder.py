@@ -1,12 +1,12 @@
-"""While a stream is learnt: how far the conditions of the paper's theorems are met, layer by layer.
+"""Measure during training how far the conditions of the paper's theorems are met, layer by layer.
 
-Nothing is changed by looking: same weights, same random numbers.
+Measuring changes neither weights nor random numbers. Only this module of the package imports ``cuber.theory``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,39 +20,26 @@ from cuber.layers import evaluation_mode
 from cuber.methods.cuber import CUBER
 from cuber.theory import positive_correlation, power_iteration, sufficient_projection
 from cuber.theory.thresholds import largest_backward_step, smallest_eps2
+from cuber.training.trainer import Records
 
 CURVATURE_SAMPLES = 64
-ROUGHLY, FEWEST_PRODUCTS = 0.01, 8
-"""A product with a layer's Hessian takes several passes through the network: what an order of magnitude needs."""
-
-Records = list[dict[str, dict[str, Any]]]
-"""Task -> layer -> ``first`` and ``last`` (norm of the gradient, smoothness), ``old`` (old task -> conditions)."""
+TOLERANCE, FEWEST_PRODUCTS = 0.01, 8
+"""Of the power iteration: Hessian products are expensive, and the order of magnitude is enough."""
 
 
-class Observer(Protocol):
-    """Who looks on while tasks are learnt, and writes down what belongs into the result."""
+class TheoryRecorder:
+    """Observer that records, per task, layer and old task, what the theorems ask for and what happened.
 
-    records: Records
-
-    def began(self, sample: list[Batch]) -> None:
-        """A task has begun, the learner has looked at a sample of it, and no step has been made."""
-
-    def ending(self, loader: Iterable[Batch]) -> None:
-        """A task has been learnt, and ``end_task`` comes next."""
-
-
-class Conditions:
-    """For each task, layer and old task: ratio, cosine, what the theorems would have asked for, and what came of it.
-
-    Constants are estimated, in the layer alone and at one point: the smoothness where a task begins (the new task's)
-    and where it ended (the old one's), the first gradient in the place of the Lipschitz constant.
+    ``records[task][layer]`` has the norm of the gradient and the smoothness at the ``first`` and ``last`` step, and
+    under ``old`` the conditions of each old task. Constants are estimated in one layer and at one point: smoothness
+    where the new task begins and where the old one ended, the first gradient instead of the Lipschitz constant.
     """
 
     def __init__(self, learner: Method) -> None:
         if not isinstance(learner, CUBER):
             name = type(learner).__name__.lower()
             raise CuberError(
-                f"the theorems compare with the gradients that old tasks ended with, which {name} does not keep: "
+                f"the theorems compare with the last gradients of old tasks, which {name} does not keep: "
                 "choose cuber (with eps2 above 1 it learns as trgp does)"
             )
         self.learner = learner
@@ -60,7 +47,7 @@ class Conditions:
 
     def began(self, sample: list[Batch]) -> None:
         learner = self.learner
-        with learner.as_task(None):  # as the learner itself looked: before any scaling
+        with learner.as_task(None):  # without scalings, as in begin_task
             gradients = learner.mean_gradients(sample)
             smoothness = curvatures(learner, sample)
         for name, gradient in gradients.items():
@@ -78,12 +65,12 @@ class Conditions:
             layer = self._layer(name)
             layer["last"] = {"gradient": float(gradient.norm()), "smoothness": smoothness[name]}
             for old, conditions in layer["old"].items():
-                # What the old task gained at first order by the way that the layer went, -<g_old, w - w'>.
+                # The first-order gain of the old task, -<g_old, w - w'>.
                 start, end = conditions.get("start"), self._along(name, old)
                 conditions["agreement"] = None if start is None or end is None else start - end
 
     def _conditions(self, name: str, old: int, gradient: Tensor) -> dict[str, float | None]:
-        """Of an old task in a layer. None where it is not known: the old task did not come by there, say."""
+        """Return the conditions of an old task in a layer; None for values that are not known."""
         kept, new = self.learner.memory[name].gradients[old], float(gradient.norm())
         ratio = sufficient_projection(gradient, self.learner.memory[name].basis_of(old))
         if kept is None or kept.norm == 0:
@@ -100,7 +87,7 @@ class Conditions:
         }
 
     def _along(self, name: str, old: int) -> float | None:
-        """``<g_old, w>``, where the old task's last gradient is known: added up in full, as differences are taken."""
+        """Return ``<g_old, w>`` in double precision, because differences of it are taken; None without a gradient."""
         kept = self.learner.memory[name].gradients[old]
         if kept is None:
             return None
@@ -108,13 +95,13 @@ class Conditions:
         return float((entries.cpu().double() * kept.values.cpu().double()).sum())
 
     def _layer(self, name: str) -> dict[str, Any]:
-        """Where to write of a layer in the present task; of tasks that nobody looked on at there is nothing."""
+        """Return the record of a layer in the current task; tasks that were not observed have empty records."""
         self.records.extend({} for _ in range(len(self.records), self.learner.tasks + 1))
         return self.records[self.learner.tasks].setdefault(name, {"old": {}})
 
 
 def curvatures(learner: LayerwiseMethod, sample: list[Batch]) -> dict[str, float]:
-    """The largest curvature of the mean loss within each layer that it reaches, roughly, by a few samples."""
+    """Estimate the largest eigenvalue of the Hessian of the mean loss in each layer, on a few samples."""
     sample = batches.take(sample, CURVATURE_SAMPLES)
     layers = [layer for layer in learner.layers.values() if layer.requires_grad]
     found: dict[str, float] = {}
@@ -123,23 +110,23 @@ def curvatures(learner: LayerwiseMethod, sample: list[Batch]) -> dict[str, float
         loss = torch.stack([learner.loss(batch) * batches.size(batch) for batch in sample]).sum() / count
         for layer in layers:
             parameters = list(layer.parameters)
-            slopes = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
-            reached = [(p, slope) for p, slope in zip(parameters, slopes, strict=True) if slope is not None]
+            gradients = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+            reached = [(p, gradient) for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
             if reached:
                 found[layer.name] = _curvature(*zip(*reached, strict=True))
     return found
 
 
-def _curvature(parameters: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> float:
+def _curvature(parameters: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> float:
     sizes = [parameter.numel() for parameter in parameters]
 
     def product(vector: Tensor) -> Tensor:
         parts = [part.view_as(p) for part, p in zip(vector.split(sizes), parameters, strict=True)]
-        products = torch.autograd.grad(slopes, parameters, parts, retain_graph=True, allow_unused=True)
+        products = torch.autograd.grad(gradients, parameters, parts, retain_graph=True, allow_unused=True)
         return torch.cat(
             [torch.zeros(n).to(vector) if h is None else h.flatten() for n, h in zip(sizes, products, strict=True)]
         )
 
-    if not any(slope.requires_grad for slope in slopes):  # the loss is linear in these weights
+    if not any(gradient.requires_grad for gradient in gradients):  # the loss is linear in these weights
         return 0.0
-    return power_iteration(product, torch.zeros(sum(sizes)).to(parameters[0]), ROUGHLY, FEWEST_PRODUCTS)
+    return power_iteration(product, torch.zeros(sum(sizes)).to(parameters[0]), TOLERANCE, FEWEST_PRODUCTS)

@@ -1,0 +1,103 @@
+"""Accuracy and loss on a split, and the mean training loss of an epoch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cuber.core.device import device_of
+from cuber.core.learner import LossFunction
+from cuber.layers import evaluation_mode
+from cuber.streams import FixedLoader, Split
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy and loss over some samples; scores add up."""
+
+    samples: int
+    correct: int
+    total_loss: float
+    """NaN if no loss was computed."""
+
+    @property
+    def accuracy(self) -> float:
+        """In percent."""
+        return 100 * self.correct / self.samples
+
+    @property
+    def loss(self) -> float:
+        """Per sample."""
+        return self.total_loss / self.samples
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.samples + other.samples, self.correct + other.correct, self.total_loss + other.total_loss)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, split: Split, batch_size: int, loss_fn: LossFunction | None = None, order: int | None = None
+) -> Score:
+    """Evaluate a model on a split, in evaluation mode.
+
+    Args:
+        loss_fn: Also compute this loss.
+        order: Seed that shuffles the samples; it matters where batches are normalized by their own statistics.
+    """
+    device = device_of(model)
+    correct = torch.zeros((), dtype=torch.long, device=device)
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    with evaluation_mode(model):
+        for x, y in FixedLoader(split, batch_size, order):
+            x, y = x.to(device), y.to(device)
+            output = model(x)
+            correct += (output.argmax(1) == y).sum()
+            if loss_fn is not None:
+                loss += loss_fn(output, y) * len(y)
+    return Score(len(split), int(correct), float(loss) if loss_fn is not None else math.nan)
+
+
+class RunningLoss:
+    """Mean loss of an epoch; losses are collected in batches, because reading one synchronizes the device."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Number of losses read so far."""
+        self.not_finite: tuple[int, float] | None = None
+        """The first step (from 1) whose loss was NaN or infinite, and that loss."""
+        self._pending: list[tuple[Tensor, int]] = []
+        self._total = 0.0
+        self._samples = 0
+
+    def add(self, loss: Tensor, samples: int) -> None:
+        """Add the mean loss of one batch."""
+        self._pending.append((loss.detach(), samples))
+
+    def mean(self) -> float:
+        """Return the mean loss per sample so far."""
+        if self._pending:
+            values = torch.stack([loss for loss, _ in self._pending]).double().cpu()
+            if self.not_finite is None and not bool(values.isfinite().all()):
+                position = int((~values.isfinite()).nonzero()[0])
+                self.not_finite = self.steps + position + 1, float(values[position])
+            for value, (_, samples) in zip(values.tolist(), self._pending, strict=True):
+                # Summed one by one, so that the bits do not depend on how often the mean is read.
+                self._total += value * samples
+                self._samples += samples
+            self.steps += len(self._pending)
+            self._pending = []
+        return self._total / max(self._samples, 1)
+
+    def state(self) -> dict[str, Any]:
+        """Return what ``load`` needs."""
+        self.mean()
+        return {"steps": self.steps, "total": self._total, "samples": self._samples, "not_finite": self.not_finite}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.steps, self._total, self._samples = state["steps"], state["total"], state["samples"]
+        self.not_finite, self._pending = state["not_finite"], []
