@@ -25,7 +25,7 @@ STATES = {True: RUNNING, False: STOPPED, None: INCOMPLETE}
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunRecord:
     """One run directory. Only what has finished has a result; for all else there is a reason."""
 
     directory: Path
@@ -51,7 +51,7 @@ class Run:
         return ", ".join(word for word in words if word)
 
 
-def load(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
+def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:
     """The runs in all directories, each once, in the order given and below one by name.
 
     A directory that is none, or has no run in it or below, is answered with a sentence; a run whose files are damaged
@@ -82,19 +82,19 @@ def _runs_below(path: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _read(directory: Path) -> Run:
+def _read(directory: Path) -> RunRecord:
     config: Mapping[str, Any] = {}
     try:
         if (directory / CONFIG).exists():
             config = read_config(directory)
         if (directory / RESULT).exists():
-            return Run(directory, FINISHED, config, Result.load(directory))
+            return RunRecord(directory, FINISHED, config, Result.load(directory))
         if (directory / ERROR).exists():
             why = why_it_failed(directory)
-            return Run(directory, FAILED, config, reason=f"{why} ({_how_far(directory, config)})")
+            return RunRecord(directory, FAILED, config, reason=f"{why} ({_how_far(directory, config)})")
     except CuberError as error:
-        return Run(directory, DAMAGED, config, reason=str(error))
-    return Run(directory, STATES[is_held(directory)], config, reason=_how_far(directory, config))
+        return RunRecord(directory, DAMAGED, config, reason=str(error))
+    return RunRecord(directory, STATES[is_held(directory)], config, reason=_how_far(directory, config))
 
 
 def why_it_failed(directory: Path) -> str:
@@ -109,14 +109,14 @@ def why_it_failed(directory: Path) -> str:
 
 
 def progress(directory: Path) -> tuple[int, int]:
-    """How far a run got, by its log: the tasks learnt, and the epochs of the next."""
-    learnt, epoch = 0, 0
+    """How far a run got, by its log: the tasks learned, and the epochs of the next."""
+    learned, epoch = 0, 0
     for line in _log(directory / LOG):
         if line["event"] == "evaluation":
-            learnt, epoch = line["task"] + 1, 0
+            learned, epoch = line["task"] + 1, 0
         elif line["event"] == "epoch":
-            learnt, epoch = line["task"], line["epoch"]
-    return learnt, epoch
+            learned, epoch = line["task"], line["epoch"]
+    return learned, epoch
 
 
 def tasks_of(config: Mapping[str, Any]) -> int | None:
@@ -126,10 +126,10 @@ def tasks_of(config: Mapping[str, Any]) -> int | None:
 
 
 def _how_far(directory: Path, config: Mapping[str, Any]) -> str:
-    """In words: "3 of 10 tasks learnt, epoch 7 of the next"."""
-    (learnt, epoch), tasks = progress(directory), tasks_of(config)
-    so_many = counted(learnt, "task") if tasks is None else f"{learnt} of {counted(tasks, 'task')}"
-    return f"{so_many} learnt" + (f", epoch {epoch} of the next" if epoch else "")
+    """In words: "3 of 10 tasks learned, epoch 7 of the next"."""
+    (learned, epoch), tasks = progress(directory), tasks_of(config)
+    so_many = counted(learned, "task") if tasks is None else f"{learned} of {counted(tasks, 'task')}"
+    return f"{so_many} learned" + (f", epoch {epoch} of the next" if epoch else "")
 
 
 def _log(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""How a report looks: its colours on light and on dark, the marks of the variants, the figures' lines and letters.
+"""Colors, marks of the variants, and matplotlib settings.
 
-Figures are drawn in the colours for light; on the page each is a CSS variable that is another colour on dark. All were
-chosen to stay apart with each of the three kinds of colour blindness, and no meaning rests on colour alone.
+Figures are drawn in the light colors; on the page each color is a CSS variable with another value in dark mode. The
+colors differ under each of the three kinds of color blindness, and no meaning depends on color alone.
 """
 
 from __future__ import annotations
@@ -43,13 +43,12 @@ DARK = {
 }
 
 SERIES = [LIGHT[f"c{place}"] for place in range(10)]
-"""Colours of variants: one for each of the paper's methods."""
+"""Colors of variants, one for each method of the paper."""
 AREAS = [
     *("#77aadd", "#eedd88", "#44bb99", "#ee8866", "#bbcc33", "#ffaabb"),
     *("#99ddff", "#c9b8dc", "#a880f8", "#d0f0d8", "#78a800", "#98d080"),
 ]
-"""Colours of parts of a whole, more than there are kinds of memory: pale, so that nobody takes one for a variant; the
-same on light and dark."""
+"""Colors of kinds of memory, paler than those of variants; the same in light and dark mode."""
 ON_AREA = "#16181d"
 
 WHITE, BLACK = "#ffffff", "#0d1420"
@@ -61,21 +60,26 @@ HEAT_DARK = [
     *(("#1c232d", WHITE), ("#213147", WHITE), ("#263f63", WHITE), ("#2b4d80", WHITE), ("#2f5c9e", WHITE)),
     *(("#4169a8", WHITE), ("#6b93ce", BLACK), ("#89b0e6", BLACK), ("#a9cdff", BLACK)),
 ]
-"""From low to high: the colour of a cell and of the number in it."""
+"""From low to high: the colors of a cell and of its text."""
 
-FELL = 4
-REGIMES = {1: "only protected", 2: "reused", 3: "may improve", FELL: "fell from 3 to 2"}
+DEMOTED = 4
+REGIMES = {
+    1: "1: only protected",
+    2: "2: reused",
+    3: "3: may improve",
+    DEMOTED: "↓n: demoted from 3 to 2 after epoch n",
+}
 REGIMES_LIGHT = {
     1: ("#edeff2", LIGHT["quiet"]),
     2: ("#bdd6f2", LIGHT["ink"]),
     3: ("#1d4c9c", WHITE),
-    FELL: ("#f1c564", LIGHT["ink"]),
+    DEMOTED: ("#f1c564", LIGHT["ink"]),
 }
 REGIMES_DARK = {
     1: ("#22272f", DARK["quiet"]),
     2: ("#2b4d80", WHITE),
     3: ("#a9cdff", BLACK),
-    FELL: ("#d79b32", BLACK),
+    DEMOTED: ("#d79b32", BLACK),
 }
 
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">"]
@@ -84,17 +88,17 @@ DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)
 
 @dataclass(frozen=True)
 class Mark:
-    """How a variant is drawn, in every figure and table alike: told by form as well as by colour."""
+    """Color, marker and dashes of a variant, the same in all figures and tables."""
 
     place: int
 
     @property
     def number(self) -> int:
-        """Of its colour."""
+        """Number of the color."""
         return self.place % len(SERIES)
 
     @property
-    def colour(self) -> str:
+    def color(self) -> str:
         return SERIES[self.number]
 
     @property
@@ -107,7 +111,7 @@ class Mark:
 
 
 WIDTH = 7.2
-"""Inches: the width of a figure, with letters of 8 points as in a paper."""
+"""Width of a figure in inches, with a font size of 8 points as in a paper."""
 
 RC: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -132,7 +136,7 @@ RC: dict[Any, Any] = {
     "xtick.major.size": 0.0,
     "ytick.major.size": 0.0,
     "text.color": LIGHT["ink"],
-    "text.parse_math": False,  # a task may be called $x$
+    "text.parse_math": False,  # task names may contain $
     "legend.frameon": False,
     "legend.fontsize": 8.0,
     "lines.linewidth": 1.4,
@@ -141,5 +145,5 @@ RC: dict[Any, Any] = {
     "axes.facecolor": "none",
     "savefig.facecolor": "auto",
     "svg.fonttype": "none",
-    "svg.hashsalt": "cuber",  # the same figure, the same bytes
+    "svg.hashsalt": "cuber",  # reproducible files
 }
