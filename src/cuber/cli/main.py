@@ -156,10 +156,10 @@ def run(
 @app.command(name="list")
 def list_() -> None:
     """List the benchmarks, and the methods with their settings."""
-    from cuber.experiments import catalogue
+    from cuber.experiments import listing
     from cuber.report import show_catalogue
 
-    show_catalogue(catalogue.benchmarks(), catalogue.methods(), _console())
+    show_catalogue(listing.benchmarks(), listing.methods(), _console())
 
 
 def main(arguments: list[str] | None = None) -> None:

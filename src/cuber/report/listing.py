@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from cuber.experiments.catalogue import Entry
+    from cuber.experiments.listing import Entry
 
 
 def show_catalogue(benchmarks: list[Entry], methods: list[Entry], console: Console) -> None:
