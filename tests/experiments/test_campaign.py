@@ -139,7 +139,7 @@ def test_the_command_says_that_one_has_failed_and_compare_shows_it(
     assert "\n0 of 2 runs finished\n" in out
     assert re.search(r"split-digits/gpm/seed-0: failed: task 0 .*: the loss is", out)
     assert re.search(r"split-digits/gpm/seed-1: refused: .* holds files that are not those of a run", out)
-    assert out.endswith("\nthe same command with --retry tries the failed ones again\n")
+    assert out.endswith("\nthe same command with --retry runs the failed ones again\n")
     with pytest.raises(SystemExit):
         main(["compare", str(tmp_path / "runs")])
     shown = " ".join(capsys.readouterr().out.split())

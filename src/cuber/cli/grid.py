@@ -48,7 +48,8 @@ def grid(
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
     from cuber.experiments.processes import LocalProcesses
-    from cuber.report.grid import GridLines, GridTable, show_outcome
+    from cuber.report.live import GridLines, GridTable
+    from cuber.report.terminal import show_outcome
 
     names = ("tasks", "epochs", "train_per_task", "test_per_task", "protocol", "data_dir")
     values = (tasks, epochs, train_per_task, test_per_task, protocol, data_dir)

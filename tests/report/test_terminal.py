@@ -109,7 +109,7 @@ def test_many_tasks_learnt_at_once_have_a_row_each(bare):
     made.accuracy_bare = [[50.0] * 20] if bare else None
     text = printed(show_result, made)
     assert line(text, "19 part 19") == ["19", "part", "19", "79.0", *(["50.0"] if bare else [])]
-    assert "when learnt" not in text
+    assert "when learned" not in text
     assert "change" not in text
 
 
