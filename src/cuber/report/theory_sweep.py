@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
@@ -101,52 +101,44 @@ def sweep_figure(sweep: Sweep) -> Figure:
     figure = Figure((WIDTH, 6.2), layout="constrained")
     grid = figure.add_gridspec(3, 12)
     above = [figure.add_subplot(grid[0, 4 * place : 4 * place + 4]) for place in range(3)]
-    _conditions(above[0], sweep)
-    _gains(
-        above[1],
-        sweep,
-        lambda s: s.advantage,
-        "joint loss: rule 2's lead (%)",
-        [("1 (1)", lambda s: s.theorem_1.holds), ("2 (1)", lambda s: s.theorem_2_1.holds)],
-    )
+    _conditions(above[0], sweep.stations)
+    _gains(above[1], sweep.stations, "advantage", {"theorem 1 (1)": "theorem_1", "theorem 2 (1)": "theorem_2_1"})
     _gains(
         above[2],
-        sweep,
-        lambda s: s.backward_transfer,
-        "old task: gain of rule 2 (%)",
-        [("2 (2)", lambda s: s.theorem_2_2.holds), ("sharper", lambda s: s.theorem_2_2_sharper.holds)],
+        sweep.stations,
+        "backward_transfer",
+        {"theorem 2 (2)": "theorem_2_2", "sharper": "theorem_2_2_sharper"},
     )
+    above[1].set_title("joint loss: rule 2's lead (%)")
+    above[2].set_title("old task: gain of rule 2 (%)")
+    for axes in above:
+        axes.set_xlim(-10, 190)
+        axes.set_xticks([0, 45, 90, 135, 180])
+        axes.set_xlabel("angle between the tasks (degrees)")
     chosen = [sweep.stations[place] for place in evenly(len(sweep.stations), SHOWN)]
-    for row, draw in enumerate((_joint, _old), 1):
-        first = None
-        for place, station in enumerate(chosen):
-            width = 12 // len(chosen)
-            axes = figure.add_subplot(grid[row, width * place : width * place + width])
-            draw(axes, station)
-            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-            first = first or axes
-            if row == 1:
-                axes.set_title(f"{station.degrees:.0f}°")
-            else:
-                axes.set_xlabel("step")
-        if first is not None:
-            first.set_ylabel("joint loss (% of first)" if row == 1 else "old loss (% of first)")
+    width = 12 // len(chosen)
+    for place, station in enumerate(chosen):
+        columns = slice(width * place, width * place + width)
+        joint, old = (figure.add_subplot(grid[row, columns]) for row in (1, 2))
+        _losses(joint, station, "joint", bounded=station.theorem_1.holds)
+        _losses(old, station, "old", bounded=station.theorem_2_2_sharper.holds)
+        joint.set_title(f"{station.degrees:.0f}°")
+        old.set_xlabel("step")
+        if place == 0:
+            joint.set_ylabel("joint loss (% of first)")
+            old.set_ylabel("old loss (% of first)")
     handles = {line.get_label(): line for axes in figure.axes[3:] for line in axes.get_lines()}
     figure.legend(handles=list(handles.values()), loc="outside lower left", ncols=3)
-    figure.suptitle(
-        f"{sweep.kind}, seed {sweep.seed}: angle between an old and a new task", fontsize=8, x=0.01, ha="left"
-    )
+    title = f"{sweep.kind}, seed {sweep.seed}: angle between an old and a new task"
+    figure.suptitle(title, fontsize=8, x=0.01, ha="left")
     return figure
 
 
-# Panels over the angle
-
-
-def _conditions(axes: Axes, sweep: Sweep) -> None:
-    angles = [station.degrees for station in sweep.stations]
-    ratios, cosines = ([getattr(s.tasks, name) for s in sweep.stations] for name in ("ratio", "cosine"))
-    asked = [min(s.theorem_1.condition("positive correlation").asked, 1.05) for s in sweep.stations]
-    projection = [s.theorem_2_1.condition("sufficient projection").asked for s in sweep.stations]
+def _conditions(axes: Axes, stations: Sequence[Station]) -> None:
+    angles = [station.degrees for station in stations]
+    ratios, cosines = ([getattr(s.tasks, name) for s in stations] for name in ("ratio", "cosine"))
+    asked = [min(s.theorem_1.condition("positive correlation").asked, 1.05) for s in stations]
+    projection = [s.theorem_2_1.condition("sufficient projection").asked for s in stations]
     axes.plot(angles, cosines, color=SERIES[0], label="cosine")
     axes.plot(angles, asked, color=SERIES[0], linestyle=DASHES[2], label="required eps2")
     axes.plot(angles, ratios, color=SERIES[2], label="ratio")
@@ -154,67 +146,34 @@ def _conditions(axes: Axes, sweep: Sweep) -> None:
     axes.set_ylim(-1.08, 1.08)
     axes.set_title("definitions and conditions")
     axes.legend(loc="lower left", fontsize=6.5, handlelength=1.8, borderaxespad=0.1, labelspacing=0.2)
-    _over_angles(axes)
 
 
-def _gains(
-    axes: Axes,
-    sweep: Sweep,
-    gain: Callable[[Station], float],
-    title: str,
-    theorems: Sequence[tuple[str, Callable[[Station], bool]]],
-) -> None:
-    angles, gains = [s.degrees for s in sweep.stations], [100 * gain(s) for s in sweep.stations]
+def _gains(axes: Axes, stations: Sequence[Station], gain: str, theorems: Mapping[str, str]) -> None:
+    """A gain over the angle, with strips where theorems hold."""
+    angles, gains = [s.degrees for s in stations], [100 * getattr(s, gain) for s in stations]
     axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8)
     axes.plot(angles, gains, color=SERIES[0], marker="o")
     low, high = min(0.0, *gains), max(0.0, *gains)
     margin = (high - low or 1.0) * 0.08
     axes.set_ylim(low - margin, high + margin * (1 + 1.6 * len(theorems)))
     step = angles[1] - angles[0]
-    for place, (name, holds) in enumerate(theorems):
+    in_axes: dict[str, Any] = {"transform": axes.transAxes}
+    for place, (name, theorem) in enumerate(theorems.items()):
         y = 1 - (place + 1) * 1.7 * STRIP
-        for station in sweep.stations:
-            if holds(station):
-                left = (station.degrees - step / 2 + 10) / 200
-                axes.add_patch(_strip(axes, left, y, step / 200, AREAS[2 * place]))
-        axes.text(
-            0.99,
-            y,
-            f"theorem {name}" if name[0].isdigit() else name,
-            transform=axes.transAxes,
-            fontsize=6.5,
-            ha="right",
-        )
-    axes.set_title(title)
-    _over_angles(axes)
+        for station in stations:
+            if getattr(station, theorem).holds:
+                corner = ((station.degrees - step / 2 + 10) / 200, y)
+                color = AREAS[2 * place]
+                axes.add_patch(Rectangle(corner, step / 200, STRIP, facecolor=color, linewidth=0, **in_axes))
+        axes.text(0.99, y, name, fontsize=6.5, ha="right", **in_axes)
 
 
-def _strip(axes: Axes, left: float, y: float, width: float, color: str) -> Rectangle:
-    return Rectangle((left, y), width, STRIP, transform=axes.transAxes, facecolor=color, linewidth=0)
-
-
-def _over_angles(axes: Axes) -> None:
-    axes.set_xlim(-10, 190)
-    axes.set_xticks([0, 45, 90, 135, 180])
-    axes.set_xlabel("angle between the tasks (degrees)")
-
-
-# Panels over the steps
-
-
-def _joint(axes: Axes, station: Station) -> None:
-    bounds = station.joint_bounds if station.theorem_1.holds else None
-    _losses(axes, station.by_rule_1.joint_losses, station.by_rule_2.joint_losses, bounds)
-
-
-def _old(axes: Axes, station: Station) -> None:
-    bounds = station.old_bounds if station.theorem_2_2_sharper.holds else None
-    _losses(axes, station.by_rule_1.old_losses, station.by_rule_2.old_losses, bounds)
-
-
-def _losses(axes: Axes, by_rule_1: list[float], by_rule_2: list[float], bounds: list[float] | None) -> None:
-    share = 100 / by_rule_2[0] if by_rule_2[0] else 1.0
-    axes.plot([share * loss for loss in by_rule_1], **RULE_1)
-    axes.plot([share * loss for loss in by_rule_2], **RULE_2)
-    if bounds is not None:
-        axes.plot([share * loss for loss in bounds], **BOUND)
+def _losses(axes: Axes, station: Station, task: str, *, bounded: bool) -> None:
+    """Losses of both rules over the steps, in percent of the first, with the theorem's bound."""
+    by_rule_1, by_rule_2 = (getattr(rule, f"{task}_losses") for rule in (station.by_rule_1, station.by_rule_2))
+    percent = 100 / by_rule_2[0] if by_rule_2[0] else 1.0
+    axes.plot([percent * loss for loss in by_rule_1], **RULE_1)
+    axes.plot([percent * loss for loss in by_rule_2], **RULE_2)
+    if bounded:
+        axes.plot([percent * loss for loss in getattr(station, f"{task}_bounds")], **BOUND)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
