@@ -1,4 +1,4 @@
-"""Run directories as they are found: whole, stopped, failed, damaged, somebody else's."""
+"""Reading run directories: finished, stopped, failed, damaged, foreign."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_a_run_that_has_only_begun(tmp_path):
     assert (run.state, run.reason, run.name) == (STOPPED, "0 tasks learned", "seed 0")
 
 
-def test_a_run_that_somebody_is_at_work_on(tmp_path):
-    """Asked without taking the directory away: who holds it goes on holding it, and who wants it gets it."""
+def test_a_run_in_progress(tmp_path):
+    """Reading the state does not take the lock, and does not keep others from taking it."""
     write(tmp_path, config=CONFIG)
     with RunDirectory(tmp_path):
         assert [run.state for run in load([tmp_path])] == [RUNNING]
@@ -109,7 +109,7 @@ def test_a_run_that_failed_and_was_run_again_has_finished(tmp_path):
         '{"benchmark": "spl',
         "[]",
         "3",
-        '{"accuracy": 0.9, "model": "somebody else\'s"}',
+        '{"accuracy": 0.9, "model": "of another program"}',
         json.dumps(result().to_dict() | {"history": [[{"loss": 1}]]}),
         "\x00\x01",
     ],

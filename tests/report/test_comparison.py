@@ -1,4 +1,4 @@
-"""The tables, with every number computed by hand."""
+"""Tables of `cuber compare`, with every number computed by hand."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_what_to_compare_with_can_be_chosen():
     one = table("differences", *runs, against="gpm")
     assert {row["variant"]: row["acc_difference"] for row in one.rows} == {"trgp": -1, "cuber": 0.5}
     swept = [*seeds("trgp", (0, 0), settings={"eps1": 0.5}), *seeds("trgp", (0, 0), settings={"eps1": 0.2})]
-    # Which of several is meant when nobody says so?
+    # Ambiguous without --against.
     twice = [*seeds("cuber", (0, 0), (0, 0)), *swept, *(result("trgp", 1, settings=one.settings) for one in swept)]
     assert not [one for one in made(*twice).tables if one.kind == "differences"]
     with pytest.raises(CuberError, match=r"'trgp' may be any of 'trgp eps1=0.2', 'trgp eps1=0.5' on made-up: name one"):

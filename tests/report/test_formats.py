@@ -1,4 +1,4 @@
-"""The formats of a comparison: what is printed, and whether others can read it."""
+"""Output formats of `cuber compare`."""
 
 from __future__ import annotations
 

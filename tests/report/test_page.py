@@ -1,4 +1,4 @@
-"""The page of a report: its numbers are the results', it is well-formed and alone, whatever the results look like."""
+"""The HTML page: its numbers equal those of the results, it is well-formed and needs no other file."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_matrices_are_the_mean_and_each_seed(full):
     assert changes[:2] == ["-3.0", "-1.5"]
 
 
-def test_what_was_learnt_at_once_is_one_row(full):
+def test_what_was_learned_at_once_is_one_row(full):
     page = Page(full[1])
     assert page.row("all at once")[:3] == ["91.0", "89.5", "88.0"]
     assert page.text.count("Dotted: all tasks learned at once.") == 2
@@ -203,7 +203,7 @@ def test_what_did_not_finish_is_listed_and_not_averaged(full):
     assert "6 finished runs, 1 not finished" in page.text
 
 
-def test_figures_have_the_colours_and_letters_of_the_page(full):
+def test_figures_have_the_colors_and_letters_of_the_page(full):
     figures = re.findall(r"<svg viewBox.*?</svg>", full[1])
     assert len(figures) == 5
     for figure in figures:

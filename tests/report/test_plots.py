@@ -1,4 +1,4 @@
-"""What the figures draw, and in which colours."""
+"""Contents and colors of the figures."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def test_settings_are_said_to_differ_only_where_they_do():
     assert "Settings that differ</h3>" in render(report(alone, other))
 
 
-def test_every_kind_of_memory_has_a_colour_of_its_own(kinds):
+def test_every_kind_of_memory_has_a_color_of_its_own(kinds):
     figure = plots.memory_bars(Group("made-up", [variant("all", bytes=[dict.fromkeys(kinds, 1000)])]))
     bars = figure.axes[0].patches
     assert len(bars) == len(kinds)
     assert len({bar.get_facecolor() for bar in bars}) == len(kinds)
 
 
-def test_every_method_has_a_colour_and_a_form_of_its_own():
+def test_every_method_has_a_color_and_a_form_of_its_own():
     marks = marks_of(report(*map(variant, METHODS))).values()
     assert len({mark.color for mark in marks}) == len({mark.marker for mark in marks}) == len(METHODS)
 
 
-def test_tables_and_figures_show_a_variant_in_the_same_colour():
+def test_tables_and_figures_show_a_variant_in_the_same_color():
     made = report(*map(variant, METHODS), variant("one more"))
     page, marks = render(made), marks_of(made)
     keys = re.findall(r'<path d="[^"]+" style="fill:var\(--(\w+)\)"/></svg>\s*(?=[a-z ]+</th><td>0<)', page)

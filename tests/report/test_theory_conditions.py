@@ -1,4 +1,4 @@
-"""What runs recorded about the theorems, on the page: the results' own numbers, and nothing where there are none."""
+"""Recorded conditions of the theorems on the page; nothing where there are none."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RECORDED = theory([[], [0.6], [-0.2, 0.1]])
 ACCURACY = [[90.0, None, None], [92.0, 80.0, None], [91.0, 80.5, 70.0]]
 
 
-def test_a_pair_has_what_the_old_task_gained_while_the_new_one_was_learnt() -> None:
+def test_a_pair_has_what_the_old_task_gained_while_the_new_one_was_learned() -> None:
     found = list(pairs(read(result(theory=RECORDED, accuracy=ACCURACY))))
     assert [(pair.task, pair.old, pair.change, pair.cosine) for pair in found] == [
         (1, 0, 2.0, 0.6),
