@@ -98,7 +98,7 @@ def _named(report: Report) -> Iterator[tuple[Sequence[str], Figure]]:
         limits = maps.accuracy_limits(group)
         for variant in group.variants:
             yield (group.title, variant.label, "accuracy-matrix"), maps.accuracy_figure(variant, limits)
-            for result in variant.results if variant.has_regimes else []:
+            for result in variant.results if variant.regimes - {1} else []:
                 name = (group.title, variant.label, f"seed-{result.seed}", "regimes")
                 yield name, maps.regime_figure(variant, result)
 

@@ -18,7 +18,6 @@ from cuber.report.typography import estimate_text, number, seeds_text, shorten, 
 if TYPE_CHECKING:
     from cuber.training import Result
 
-Matrix = Sequence[Sequence[Estimate | None]]
 COLORS = {f"h{step}": colors for step, colors in enumerate(HEAT_LIGHT)} | {
     f"r{kind}": colors for kind, colors in REGIMES_LIGHT.items()
 }
@@ -44,11 +43,9 @@ def heat(value: float, low: float, high: float) -> int:
     return steps - 1 if high <= low else min(steps - 1, int((value - low) / (high - low) * steps))
 
 
-def accuracy_table(
-    variant: Variant, matrix: Matrix, limits: tuple[float, float], title: str = "", names: Sequence[str] = ()
-) -> Table:
+def accuracy_table(variant: Variant, limits: tuple[float, float], title: str = "", names: Sequence[str] = ()) -> Table:
     """Accuracy on each task after each task; the footer has the change since the task was learned."""
-    tasks = range(variant.tasks)
+    tasks, matrix = range(variant.tasks), variant.matrix
     hints = dict(enumerate(names))
     columns = [words("" if variant.at_once else "after", "after")]
     columns += [Column(str(task), str(task), hint=hints.get(task, "")) for task in tasks]
@@ -107,7 +104,7 @@ def accuracy_figure(variant: Variant, limits: tuple[float, float]) -> Figure:
     rows, columns = len(variant.matrix), variant.tasks
     figure = Figure((max(4.0, 0.8 + 0.5 * columns), 1.0 + 0.28 * rows), layout="constrained")
     axes = figure.add_subplot()
-    _draw(axes, accuracy_table(variant, variant.matrix, limits))
+    _draw(axes, accuracy_table(variant, limits))
     which = "mean of seeds" if len(variant.seeds) > 1 else "seed"
     axes.set_title(f"{shorten(variant.label)}\naccuracy in %, {which} {shorten(seeds_text(variant.seeds))}")
     axes.set_xlabel("on task")

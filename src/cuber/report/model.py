@@ -5,7 +5,7 @@ A `Report` has one `Group` per stream, a group one `Variant` per method and sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -148,21 +148,11 @@ class Variant:
             for by_seed in zip(*pools, strict=False)
         ]
 
-    @property
-    def has_regimes(self) -> bool:
-        """Whether any old task was ever in regime 2 or 3."""
-        return any(regime["regime"] != 1 for regime in self._regimes())
-
-    @property
-    def only_protects(self) -> bool:
-        """Whether all old tasks were in regime 1 in all layers."""
-        return not self.has_regimes and any(True for _ in self._regimes())
-
-    def _regimes(self) -> Iterator[Mapping[str, Any]]:
-        for result in self.results:
-            for by_layer in result.regimes:
-                for by_task in by_layer.values():
-                    yield from by_task.values()
+    @cached_property
+    def regimes(self) -> set[int]:
+        """All regimes that occurred; {1}: old tasks were only protected."""
+        layers = [by_task for result in self.results for by_layer in result.regimes for by_task in by_layer.values()]
+        return {regime["regime"] for by_task in layers for regime in by_task.values()}
 
 
 @dataclass(frozen=True, eq=False)

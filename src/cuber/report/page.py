@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -9,9 +11,9 @@ from markupsafe import Markup
 
 from cuber.report import drawing, maps, style, theory_conditions
 from cuber.report.figures import comparisons, marks_of
-from cuber.report.model import Estimate, Group, Report, Variant
+from cuber.report.model import Group, Report, Variant
 from cuber.report.plots import Marks, evolution_tasks, pool_layers
-from cuber.report.table import VARIANT, Column, Row, Table, estimate, number, words
+from cuber.report.table import Column, Row, Table, VariantColumns, estimate, number, variant_table, words
 from cuber.report.typography import memory_text, seeds_text, time_text
 from cuber.report.typography import number as number_text
 
@@ -61,6 +63,7 @@ def _group(group: Group, name: str, marks: Marks) -> dict[str, Any]:
             for place, picture in enumerate(comparisons(group, marks))
         }
     limits = maps.accuracy_limits(group)
+    with_bare = any(variant.figure("acc", bare=True) for variant in group.variants)
     different, same = group.settings()
     tasks = len(group.task_names)
     return {
@@ -70,10 +73,10 @@ def _group(group: Group, name: str, marks: Marks) -> dict[str, Any]:
         "panels_left_out": max(0, tasks - 1 - len(evolution_tasks(tasks))),
         "layers_left_out": max(0, len({x for v in group.variants for x in v.layers}) - len(pool_layers(group))),
         "limits": limits,
-        "with_bare": any(variant.figure("acc", bare=True) for variant in group.variants),
-        "summary": _summary(group),
+        "with_bare": with_bare,
+        "summary": _summary(group, with_bare=with_bare),
         "accuracy": [(variant, _accuracy_views(group, variant, limits)) for variant in group.variants],
-        "regimes": [(variant, _regime_views(variant)) for variant in group.variants if variant.has_regimes],
+        "regimes": [(variant, _regime_views(variant)) for variant in group.variants if variant.regimes - {1}],
         "conditions": theory_conditions.summary(group),
         "details": [
             (variant, [(f"seed {r.seed}", [theory_conditions.details(variant, r)]) for r in variant.results])
@@ -84,53 +87,31 @@ def _group(group: Group, name: str, marks: Marks) -> dict[str, Any]:
         "memory": _memory(group),
         "settings": _settings(group, different) if different else None,
         "same": same,
+        "protecting": [variant.label for variant in group.variants if variant.regimes == {1}],
     }
 
 
-def _summary(group: Group) -> Table:
-    columns = [
-        VARIANT,
-        words("seeds", "seeds"),
-        estimate("ACC (%)", "acc"),
-        estimate("BWT", "bwt", "+.2f"),
-        estimate("forgetting", "forgetting"),
-        estimate("ACC, bare (%)", "acc_bare"),
-        estimate("BWT, bare", "bwt_bare", "+.2f"),
-        Column("time", "time", time_text),
-        Column("memory", "memory", memory_text),
+def _summary(group: Group, *, with_bare: bool) -> Table:
+    columns: VariantColumns = [
+        (words("seeds", "seeds"), lambda v: seeds_text(v.seeds)),
+        (estimate("ACC (%)", "acc"), lambda v: v.figure("acc")),
+        (estimate("BWT", "bwt", "+.2f"), lambda v: v.figure("bwt")),
+        (estimate("forgetting", "forgetting"), lambda v: v.figure("forgetting")),
+        (estimate("ACC, bare (%)", "acc_bare"), lambda v: v.figure("acc", bare=True)),
+        (estimate("BWT, bare", "bwt_bare", "+.2f"), lambda v: v.figure("bwt", bare=True)),
+        (Column("time", "time", time_text), lambda v: v.seconds),
+        (Column("memory", "memory", memory_text), lambda v: v.memory),
     ]
-    rows: list[Row] = [
-        {
-            "variant": variant.label,
-            "seeds": seeds_text(variant.seeds),
-            **{name: variant.figure(name) for name in ("acc", "bwt", "forgetting")},
-            **{f"{name}_bare": variant.figure(name, bare=True) for name in ("acc", "bwt")},
-            "time": variant.seconds,
-            "memory": variant.memory,
-        }
-        for variant in group.variants
-    ]
-    if all(row["acc_bare"] is None for row in rows):
-        del columns[5:7]
-    return Table("summary", "", columns, rows)
+    return variant_table("summary", "", group.variants, columns if with_bare else columns[:4] + columns[6:])
 
 
 def _accuracy_views(group: Group, variant: Variant, limits: tuple[float, float]) -> list[tuple[str, list[Table]]]:
     """The accuracy matrix over all seeds and of each seed, with the labels that select them."""
-    views: list[tuple[str, str, maps.Matrix]] = [
-        (f"seed {result.seed}", f"seed {result.seed}", [[_exact(value) for value in row] for row in result.accuracy])
-        for result in variant.results
-    ]
+    single = [replace(variant, by_seed={seed: result}) for seed, result in variant.by_seed.items()]
+    views = [(f"seed {one.seeds[0]}", f"seed {one.seeds[0]}", one) for one in single]
     if len(views) > 1:
-        views.insert(0, ("mean", f"mean of seeds {seeds_text(variant.seeds)}", variant.matrix))
-    return [
-        (label, [maps.accuracy_table(variant, matrix, limits, title, group.task_names)])
-        for label, title, matrix in views
-    ]
-
-
-def _exact(value: float | None) -> Estimate | None:
-    return None if value is None else Estimate(value)
+        views.insert(0, ("mean", f"mean of seeds {seeds_text(variant.seeds)}", variant))
+    return [(label, [maps.accuracy_table(one, limits, title, group.task_names)]) for label, title, one in views]
 
 
 def _regime_views(variant: Variant) -> list[tuple[str, list[Table]]]:
@@ -156,16 +137,13 @@ def _pools(variant: Variant) -> Table:
 
 def _memory(group: Group) -> Table | None:
     kinds = dict.fromkeys(kind for variant in group.variants for kind in variant.bytes)
-    rows: list[Row] = [
-        {
-            "variant": variant.label,
-            **{f"of {kind}": variant.bytes.get(kind, 0) for kind in kinds},
-            "all": variant.memory,
-        }
-        for variant in group.variants
-    ]
-    columns = [VARIANT, *(Column(kind, f"of {kind}", memory_text) for kind in kinds), Column("all", "all", memory_text)]
-    return Table("memory", "", columns, rows) if kinds else None
+    columns: VariantColumns = [(Column(kind, f"of {kind}", memory_text), _bytes_of(kind)) for kind in kinds]
+    columns.append((Column("all", "all", memory_text), lambda v: v.memory))
+    return variant_table("memory", "", group.variants, columns) if kinds else None
+
+
+def _bytes_of(kind: str) -> Callable[[Variant], float]:
+    return lambda variant: variant.bytes.get(kind, 0)
 
 
 def _settings(group: Group, different: dict[str, list[str]]) -> Table:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuber.core.formatting import numeral
-from cuber.report.model import Estimate
+from cuber.report.model import Estimate, Variant
 from cuber.report.typography import estimate_text, typeset
 
 NOTHING = "-"
@@ -141,3 +141,12 @@ VISIBLE = 0.05
 """Smaller changes of an accuracy in percent do not show with one decimal."""
 VARIANT = words("variant", "variant")
 SEEDS = number("n", "seeds", "d")
+
+
+VariantColumns = list[tuple[Column, Callable[[Variant], Any]]]
+
+
+def variant_table(kind: str, title: str, variants: Sequence[Variant], columns: VariantColumns) -> Table:
+    """A table with one row per variant; each column has a function that computes its value."""
+    rows = [{"variant": variant.label, **{c.name: value(variant) for c, value in columns}} for variant in variants]
+    return Table(kind, title, [VARIANT, *(column for column, _ in columns)], rows)

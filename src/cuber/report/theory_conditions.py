@@ -42,21 +42,10 @@ class Pair:
     old: int
     change: float
     layers: Mapping[str, Conditions]
-
-    @property
-    def cosine(self) -> float | None:
-        """Mean over the layers, when the new task begins."""
-        known = self._known("cosine")
-        return statistics.mean(known) if known else None
-
-    @property
-    def agreement(self) -> float | None:
-        """Sum over the layers."""
-        known = self._known("agreement")
-        return sum(known) if known else None
-
-    def _known(self, name: str) -> list[float]:
-        return [one[name] for one in self.layers.values() if one[name] is not None]
+    cosine: float | None
+    """Mean over the layers, when the new task begins."""
+    agreement: float | None
+    """Sum over the layers."""
 
 
 def pairs(result: Result) -> Iterator[Pair]:
@@ -66,7 +55,11 @@ def pairs(result: Result) -> Iterator[Pair]:
             layers = {name: layer["old"][old] for name, layer in by_layer.items() if old in layer["old"]}
             before, after = (result.accuracy[row][old] for row in (task - 1, task))
             if layers and before is not None and after is not None:
-                yield Pair(task, old, after - before, layers)
+                cosines, agreements = (
+                    [one[name] for one in layers.values() if one[name] is not None] for name in PREDICTORS
+                )
+                cosine = statistics.mean(cosines) if cosines else None
+                yield Pair(task, old, after - before, layers, cosine, sum(agreements) if agreements else None)
 
 
 def all_pairs(variant: Variant) -> list[Pair]:
@@ -88,19 +81,22 @@ def steps_covered(conditions: Conditions, lr: float) -> int:
 
 def summary(group: Group) -> Table | None:
     """How often the conditions held, over all layers, pairs of tasks and seeds of each variant."""
-    rows = [summary_row(variant) for variant in group.variants if all_pairs(variant)]
+
+    def percent(heading: str, name: str) -> Column:
+        return Column(heading, name, lambda share: f"{share:.0f} %")
+
     columns = [
         VARIANT,
         number("pairs × layers", "count", "d"),
-        number("ratio ≥ 0.71", "projection", ".0f"),
-        number("cosine > 0", "agreeing", ".0f"),
-        number("enough for theorem 1", "correlation", ".0f"),
+        percent("ratio ≥ 0.71", "projection"),
+        percent("cosine > 0", "agreeing"),
+        percent("enough for theorem 1", "correlation"),
         number("steps within theorem 2\N{NO-BREAK SPACE}(2)", "steps", "d"),
         number("cosine predicts change", "cosine", "+.2f"),
         number("agreement predicts change", "agreement", "+.2f"),
         estimate("BWT", "bwt", "+.2f"),
     ]
-    columns[2:5] = [Column(c.heading, c.name, lambda share: f"{share:.0f} %") for c in columns[2:5]]
+    rows = [summary_row(variant) for variant in group.variants if all_pairs(variant)]
     return Table("conditions", "", columns, rows) if rows else None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cuber.report.comparison import paper
 from cuber.report.model import Estimate, Group, Variant
-from cuber.report.table import SEEDS, VARIANT, Column, Row, Table, estimate, number
+from cuber.report.table import SEEDS, Column, Table, VariantColumns, estimate, number, variant_table
 
 if TYPE_CHECKING:
     from cuber.training import Result
@@ -23,25 +24,23 @@ def seconds_per_task(result: Result) -> float:
 
 def time(group: Group, baseline: Variant | None) -> list[Table]:
     """Seconds per task, and relative to the baseline with the same seeds."""
-    rows: list[Row] = []
-    for variant in group.variants:
+
+    def relative(variant: Variant) -> Estimate | None:
         seconds = [(seconds_per_task(ours), seconds_per_task(theirs)) for ours, theirs in variant.pairs(baseline)]
-        rows.append(
-            {
-                "variant": variant.label,
-                "seeds": len(variant.results),
-                "seconds": Estimate.of(map(seconds_per_task, variant.results)),
-                "relative": Estimate.of(ours / theirs for ours, theirs in seconds if theirs > 0),
-                "paper_relative": paper.figure(paper.TIME, group.benchmark, variant),
-            }
-        )
-    columns, notes = [VARIANT, SEEDS, estimate("seconds per task", "seconds")], _machines(group)
+        return Estimate.of(ours / theirs for ours, theirs in seconds if theirs > 0)
+
+    columns: VariantColumns = [
+        (SEEDS, lambda v: len(v.results)),
+        (estimate("seconds per task", "seconds"), lambda v: Estimate.of(map(seconds_per_task, v.results))),
+    ]
+    notes = _machines(group)
     if baseline is not None:
-        columns.append(estimate(f"/ {baseline.label}", "relative"))
-        if any(row["paper_relative"] is not None for row in rows):
-            columns.append(number("paper", "paper_relative"))
+        columns.append((estimate(f"/ {baseline.label}", "relative"), relative))
+        if any(paper.figure(paper.TIME, group.benchmark, variant) is not None for variant in group.variants):
+            columns.append((number("paper", "paper_relative"), lambda v: paper.figure(paper.TIME, group.benchmark, v)))
             notes += paper.incomplete(group)
-    return [Table("time", "Training time", columns, rows, notes, context=_context(baseline))]
+    table = variant_table("time", "Training time", group.variants, columns)
+    return [replace(table, notes=notes, context=_context(baseline))]
 
 
 def _machines(group: Group) -> list[str]:
@@ -51,31 +50,25 @@ def _machines(group: Group) -> list[str]:
 
 def memory(group: Group, baseline: Variant | None) -> list[Table]:
     """Megabytes kept after the last task, by kind, and relative to the baseline."""
-    sizes = [{kind: size / MEGABYTE for kind, size in variant.bytes.items()} for variant in group.variants]
-    kinds = list(dict.fromkeys(kind for by_kind in sizes for kind in by_kind))
-    unit = baseline.memory / MEGABYTE if baseline is not None else 0.0
-    rows: list[Row] = [
-        {
-            "variant": variant.label,
-            "seeds": len(variant.results),
-            "megabytes": sum(by_kind.values()),
-            "relative": sum(by_kind.values()) / unit if unit else None,
-            "megabytes_of": by_kind,
-        }
-        for variant, by_kind in zip(group.variants, sizes, strict=True)
+    columns: VariantColumns = [
+        (SEEDS, lambda v: len(v.results)),
+        (number("MB", "megabytes", ".3f"), lambda v: v.memory / MEGABYTE),
     ]
-    columns = [VARIANT, SEEDS, number("MB", "megabytes", ".3f")]
     if baseline is not None:
-        columns.append(number(f"/ {baseline.label}", "relative"))
-    return [Table("memory", "Memory after the last task", [*columns, _kinds(kinds)], rows, context=_context(baseline))]
+        unit = baseline.memory
+        columns.append((number(f"/ {baseline.label}", "relative"), lambda v: v.memory / unit if unit else None))
+    columns.append((_kinds(group), lambda v: {kind: size / MEGABYTE for kind, size in v.bytes.items()}))
+    table = variant_table("memory", "Memory after the last task", group.variants, columns)
+    return [replace(table, context=_context(baseline))]
 
 
 def _context(baseline: Variant | None) -> dict[str, str]:
     return {} if baseline is None else {"baseline": baseline.label}
 
 
-def _kinds(kinds: list[str]) -> Column:
+def _kinds(group: Group) -> Column:
     """Sizes by kind: one cell in text, one value per kind in CSV and JSON."""
+    kinds = dict.fromkeys(kind for variant in group.variants for kind in variant.bytes)
 
     def show(by_kind: dict[str, float]) -> str:
         return ", ".join(f"{kind} {size:.3f}" for kind, size in by_kind.items()) or "nothing"
