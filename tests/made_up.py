@@ -1,4 +1,4 @@
-"""Results and run directories that nobody ran, with numbers that can be checked by hand."""
+"""Made-up results and run directories, with numbers that can be checked by hand."""
 
 from __future__ import annotations
 

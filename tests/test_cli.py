@@ -307,7 +307,7 @@ def test_a_result_that_can_no_longer_be_written_is_shown_all_the_same(cuber, tmp
 
 INTERRUPTS_ITSELF = """
 import os, signal
-from cuber.report.progress import Lines
+from cuber.report.live import Lines
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have us ignore it, in the background
 Lines.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGINT)

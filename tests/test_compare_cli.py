@@ -47,7 +47,7 @@ def test_tables_and_what_is_not_in_them(cuber, runs):
     assert "trgp 3 81.00±1.00 0.00±0.00" in lines
     assert "cuber 3 82.50±2.50 +0.10±0.00" in lines
     assert "Differences to trgp with the same seeds on made-up" in lines
-    assert "(cuber on made-up, seed 3): stopped, 0 tasks learnt" in " ".join(lines[-2:])
+    assert "(cuber on made-up, seed 3): stopped, 0 tasks learned" in " ".join(lines[-2:])
     assert max(len(line.rstrip()) for line in out.split("Not counted")[0].splitlines()) <= 80
 
 
@@ -72,7 +72,7 @@ def test_with_several_to_compare_with_one_must_be_named(cuber, runs):
         write(runs / f"longer-{seed}", other)
     code, _, err = cuber("compare", runs, "--table", "differences")
     assert code == 2
-    assert err.endswith("there is more than one trgp to compare with, so name a variant with --against\n")
+    assert err.endswith("there is more than one trgp to compare with; name a variant with --against\n")
     assert cuber("compare", runs, "--table", "differences", "--against", "trgp epochs=9")[0] == 0
 
 
@@ -102,7 +102,7 @@ def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path)
     code, out, err = cuber("compare", tmp_path)
     assert code == 2
     assert err == "cuber: none of 2 runs has finished, so there is nothing to compare\n"
-    assert f"{tmp_path / 'a'}: stopped, 0 tasks learnt" in out
+    assert f"{tmp_path / 'a'}: stopped, 0 tasks learned" in out
     assert f"{tmp_path / 'b' / 'result.json'} is damaged" in out
 
 
@@ -117,17 +117,17 @@ def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path)
         (["runs", "--against", "gpm"], "there is no variant 'gpm'"),
         (
             ["runs", "--table", "sweep"],
-            "there is no table 'sweep' to be made of these runs: it needs runs of one method",
+            "table 'sweep' cannot be made of these runs: it needs runs of one method",
         ),
         (
             ["runs/trgp-0", "runs/cuber-0", "--table", "acc", "--table", "differences"],
-            "there is no table 'differences' to be made of these runs: it needs two seeds of the variant that "
-            "--against names, else of trgp, and of another",
+            "table 'differences' cannot be made of these runs: it needs two seeds of the variant that "
+            "--against names (default: trgp) and of another",
         ),
         (
             ["runs/cuber-0", "runs/cuber-1", "--table", "acc", "--table", "differences"],
-            "there is no table 'differences' to be made of these runs: there is no trgp to compare with, so name "
-            "another variant with --against",
+            "table 'differences' cannot be made of these runs: there is no trgp to compare with; name a variant "
+            "with --against",
         ),
     ],
 )

@@ -32,7 +32,7 @@ def test_with_one_task_there_is_nothing_to_transfer_back_to():
     assert metrics.forgetting([[91.0]]) is None
 
 
-def test_tasks_learnt_at_once_have_one_row_and_nothing_to_transfer_back_to():
+def test_tasks_learned_at_once_have_one_row_and_nothing_to_transfer_back_to():
     matrix = [[91.0, 92.0, 96.0]]
     assert metrics.average_accuracy(matrix) == 93
     assert metrics.diagonal(matrix) == [91, 92, 96]

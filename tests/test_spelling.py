@@ -66,7 +66,7 @@ def test_programs_read_the_same(cuber, tmp_path: Path) -> None:
 def test_remarks_beside_the_numbers_are_spelled_too(cuber, tmp_path: Path) -> None:
     write(tmp_path / "runs" / "ü", config="[experiment]")
     _, err = cuber("ascii", "compare", "runs", "--table", "time", "--format", "csv")
-    assert err == r"cuber: not counted: runs/\xfc: stopped, 0 tasks learnt" + "\n"
+    assert err == r"cuber: not counted: runs/\xfc: stopped, 0 tasks learned" + "\n"
 
 
 def test_angles_are_spelled_where_they_must_be(cuber) -> None:

@@ -7,7 +7,7 @@ from rich.console import Console
 from cuber.experiments import Experiment, run
 from cuber.report import show_result
 from cuber.report.drawing import NO_METADATA, styled
-from cuber.report.theory.figure import sweep_figure
+from cuber.report.theory_sweep import sweep_figure
 from cuber.theory.sweep import sweep
 
 HERE = Path(__file__).parent

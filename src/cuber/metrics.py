@@ -1,7 +1,7 @@
-"""The figures of continual learning, from the accuracy matrix.
+"""Metrics of continual learning, computed from the accuracy matrix.
 
-``matrix[i][j]`` is the test accuracy on task j after learning task i, in percent; None where j > i. Tasks learnt at
-once have one row between them. A figure that is a mean over old tasks is None while there is no old task.
+``matrix[i][j]`` is the test accuracy in percent on task j after learning task i, None for j > i. Tasks that are learned
+at once share one row. Means over old tasks are None where there is no old task.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def average_accuracy(matrix: Matrix) -> float:
-    """ACC: the mean accuracy over all tasks in the end.
+    """ACC: mean accuracy over all tasks after the last task.
 
     >>> average_accuracy([[90.0, None], [80.0, 100.0]])
     90.0
     """
-    return _mean(_learnt(matrix, -1))
+    return _mean(_known(matrix, -1))
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
-    """BWT: what old tasks have gained (or lost, below 0) since they were learnt, on average.
+    """BWT: mean change of old tasks since they were learned; negative values are forgetting.
 
     >>> backward_transfer([[90.0, None], [80.0, 100.0]])
     -10.0
     """
-    last, own = _learnt(matrix, -1), diagonal(matrix)
+    last, own = _known(matrix, -1), diagonal(matrix)
     changes = [last[j] - own[j] for j in range(old_tasks(matrix))]
     return _mean(changes) if changes else None
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """What old tasks have lost since they were at their best, on average; never below 0.
+    """Mean loss of old tasks since their best accuracy; never negative.
 
     >>> forgetting([[90.0, None, None], [95.0, 80.0, None], [94.0, 85.0, 70.0]])
     0.5
     """
-    rows = [_learnt(matrix, i) for i in range(len(matrix))]
+    rows = [_known(matrix, i) for i in range(len(matrix))]
     losses = [max(row[j] for row in rows if j < len(row)) - rows[-1][j] for j in range(old_tasks(matrix))]
     return _mean(losses) if losses else None
 
 
 def forward_transfer(matrix: Matrix, alone: Sequence[float]) -> float:
-    """FWT: how much better each task was learnt than by the same network on that task alone, on average.
+    """FWT: mean difference to the accuracies of the same network when trained on each task ``alone``.
 
     >>> forward_transfer([[90.0, None], [80.0, 100.0]], alone=[90.0, 97.0])
     1.5
@@ -53,16 +53,16 @@ def forward_transfer(matrix: Matrix, alone: Sequence[float]) -> float:
 
 
 def backward_transfer_of_selected(matrix: Matrix, task: int, old: int) -> float:
-    """BWT-S: what learning ``task`` did to one old task, by rights the one of ``most_selected``.
+    """BWT-S: change of the accuracy on ``old``, usually that of ``most_selected``, while ``task`` was learned.
 
     >>> backward_transfer_of_selected([[90.0, None], [91.0, 100.0]], task=1, old=0)
     1.0
     """
-    return _learnt(matrix, task)[old] - _learnt(matrix, task - 1)[old]
+    return _known(matrix, task)[old] - _known(matrix, task - 1)[old]
 
 
 def most_selected(regimes: dict[str, dict[int, dict[str, float | None]]]) -> int | None:
-    """The old task that was in regime 3 in the most layers when a task was learnt, also where it fell later.
+    """The old task that was in regime 3 in the most layers, including those where it was demoted later.
 
     >>> most_selected({"first": {0: {"regime": 3, "fell": None}}, "second": {0: {"regime": 1, "fell": None}}})
     0
@@ -76,24 +76,24 @@ def most_selected(regimes: dict[str, dict[int, dict[str, float | None]]]) -> int
 
 
 def diagonal(matrix: Matrix) -> list[float]:
-    """The accuracy of each task right after it was learnt.
+    """Accuracy of each task right after it was learned.
 
     >>> diagonal([[90.0, None], [80.0, 100.0]])
     [90.0, 100.0]
     """
     own: list[float] = []
     for row in range(len(matrix)):
-        own += _learnt(matrix, row)[len(own) :]
+        own += _known(matrix, row)[len(own) :]
     return own
 
 
 def old_tasks(matrix: Matrix) -> int:
-    """How many tasks were there already when the last was learnt."""
-    return len(_learnt(matrix, -2)) if len(matrix) > 1 else 0
+    """Number of tasks learned before the last row."""
+    return len(_known(matrix, -2)) if len(matrix) > 1 else 0
 
 
-def _learnt(matrix: Matrix, row: int) -> list[float]:
-    """A row as far as its tasks have been learnt."""
+def _known(matrix: Matrix, row: int) -> list[float]:
+    """The accuracies of a row without None."""
     return [value for value in matrix[row] if value is not None]
 
 

@@ -49,7 +49,7 @@ def test_a_refusal_is_told_and_not_written(tmp_path: Path) -> None:
     (refused,) = run_grid(cells(tmp_path, tasks=99), InThisProcess())
     assert refused.state == REFUSED
     assert sorted(path.name for path in cell.directory.rglob("*")) == before
-    assert [standing.state for standing in run_grid([cell], InThisProcess())] == [FINISHED]
+    assert [job.state for job in run_grid([cell], InThisProcess())] == [FINISHED]
 
 
 def test_what_came_out_is_told_and_hardly_any_change_has_no_sign(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_came_out_is_told_and_hardly_any_change_has_no_sign(tmp_path: Path)
     stopped(cell)
     for change, shown in ((-0.001, "0.00"), (0.0, "0.00"), (0.25, "+0.25")):
         result("finetune", accuracy=shifted(bwt=change)).save(cell.directory)
-        assert [standing.message for standing in run_grid([cell], InThisProcess())] == [f"ACC 80.00  BWT {shown}"]
+        assert [job.message for job in run_grid([cell], InThisProcess())] == [f"ACC 80.00  BWT {shown}"]
 
 
 def test_a_refusal_before_there_is_a_directory_leaves_none(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_fresh_starts_all_over(tmp_path: Path) -> None:
     wanted = grid(tmp_path, ["split-digits"], ["finetune"], [0, 1], **SMALL)
     run_grid(wanted, InThisProcess())
     made = [(cell.directory / "result.json").stat().st_mtime_ns for cell in wanted]
-    assert [standing.state for standing in run_grid(wanted, InThisProcess(), fresh=True)] == [FINISHED] * 2
+    assert [job.state for job in run_grid(wanted, InThisProcess(), fresh=True)] == [FINISHED] * 2
     assert all((c.directory / "result.json").stat().st_mtime_ns > m for c, m in zip(wanted, made, strict=True))
 
 
@@ -139,7 +139,7 @@ def test_the_command_says_that_one_has_failed_and_compare_shows_it(
     assert "\n0 of 2 runs finished\n" in out
     assert re.search(r"split-digits/gpm/seed-0: failed: task 0 .*: the loss is", out)
     assert re.search(r"split-digits/gpm/seed-1: refused: .* holds files that are not those of a run", out)
-    assert out.endswith("\nthe same command with --retry tries the failed ones again\n")
+    assert out.endswith("\nthe same command with --retry runs the failed ones again\n")
     with pytest.raises(SystemExit):
         main(["compare", str(tmp_path / "runs")])
     shown = " ".join(capsys.readouterr().out.split())
@@ -185,9 +185,9 @@ def test_mistakes_are_found_before_anything_starts(
 def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     (cell,) = cells(tmp_path / "file")
-    (standing,) = run_grid([cell], InThisProcess())
-    assert standing.state == FAILED
-    assert re.fullmatch(rf"cannot write to {cell.directory}: Not a directory", standing.message)
+    (job,) = run_grid([cell], InThisProcess())
+    assert job.state == FAILED
+    assert re.fullmatch(rf"cannot write to {cell.directory}: Not a directory", job.message)
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -211,8 +211,8 @@ from cuber.experiments.grid import grid
 from cuber.experiments.processes import LocalProcesses
 
 if __name__ == "__main__":
-    def kill(standings):
-        if standings[0].done:
+    def kill(jobs):
+        if jobs[0].done:
             os.kill(os.getpid(), signal.SIGKILL)
 
     cells = grid(sys.argv[1], ["split-digits"], ["finetune"], [0], tasks=2, epochs=20_000, train_per_task=20, threads=1)

@@ -15,12 +15,12 @@ ONE_SAMPLE = 100 / 320 / 4 / 5
 
 
 @cache
-def learnt(benchmark: str, method: str, seed: int) -> Result:
+def learned(benchmark: str, method: str, seed: int) -> Result:
     return run(Experiment(benchmark, method, seed))
 
 
 def averages(benchmark: str, method: str, seeds: range) -> tuple[float, float]:
-    results = [learnt(benchmark, method, seed) for seed in seeds]
+    results = [learned(benchmark, method, seed) for seed in seeds]
     return mean(result.acc for result in results), mean(result.bwt or 0.0 for result in results)
 
 
@@ -47,11 +47,11 @@ def test_on_overlap_digits_old_tasks_get_better_with_cuber_and_not_less_than_wit
 @pytest.mark.parametrize("method", ["ewc", "hat", "owm", "agem", "er"])
 def test_on_split_digits_every_baseline_forgets_less_than_finetune_and_beats_chance_on_every_task(method: str) -> None:
     for seed in range(3):
-        result = learnt("split-digits", method, seed)
-        assert (result.bwt or 0.0) > (learnt("split-digits", "finetune", seed).bwt or 0.0)
+        result = learned("split-digits", method, seed)
+        assert (result.bwt or 0.0) > (learned("split-digits", "finetune", seed).bwt or 0.0)
         assert min(value for value in result.accuracy[-1] if value is not None) > 60  # of two classes
 
 
 def test_on_split_digits_multitask_knows_more_than_finetune() -> None:
     for seed in range(3):
-        assert learnt("split-digits", "multitask", seed).acc > learnt("split-digits", "finetune", seed).acc
+        assert learned("split-digits", "multitask", seed).acc > learned("split-digits", "finetune", seed).acc

@@ -1,4 +1,4 @@
-"""Run directories as they are found: whole, stopped, failed, damaged, somebody else's."""
+"""Reading run directories: finished, stopped, failed, damaged, foreign."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_how_far_an_unfinished_run_got(tmp_path):
         {"event": "resumed"},
     )
     (run,) = load([write(tmp_path, config=CONFIG, log_jsonl=log + '[1]\n{"event": "epoch", "ta')])
-    assert (run.state, run.reason) == (STOPPED, "1 of 3 tasks learnt, epoch 2 of the next")
+    assert (run.state, run.reason) == (STOPPED, "1 of 3 tasks learned, epoch 2 of the next")
     assert run.result is None
     assert run.name == "gpm on split-digits, seed 3"
 
@@ -65,18 +65,18 @@ def test_how_far_an_unfinished_run_got(tmp_path):
 def test_between_two_tasks_no_epoch_is_named(tmp_path):
     log = logged({"event": "epoch", "task": 0, "epoch": 5}, {"event": "evaluation", "task": 0, "accuracy": [1.0]})
     (run,) = load([write(tmp_path, config=CONFIG, log_jsonl=log)])
-    assert run.reason == "1 of 3 tasks learnt"
+    assert run.reason == "1 of 3 tasks learned"
     (run,) = load([write(tmp_path, config="[experiment]", log_jsonl=log)])
-    assert run.reason == "1 task learnt"
+    assert run.reason == "1 task learned"
 
 
 def test_a_run_that_has_only_begun(tmp_path):
     (run,) = load([write(tmp_path, config='[experiment]\nmethod = "gpm"\nseed = 0\n')])
-    assert (run.state, run.reason, run.name) == (STOPPED, "0 tasks learnt", "seed 0")
+    assert (run.state, run.reason, run.name) == (STOPPED, "0 tasks learned", "seed 0")
 
 
-def test_a_run_that_somebody_is_at_work_on(tmp_path):
-    """Asked without taking the directory away: who holds it goes on holding it, and who wants it gets it."""
+def test_a_run_in_progress(tmp_path):
+    """Reading the state does not take the lock, and does not keep others from taking it."""
     write(tmp_path, config=CONFIG)
     with RunDirectory(tmp_path):
         assert [run.state for run in load([tmp_path])] == [RUNNING]
@@ -94,7 +94,7 @@ def test_a_run_that_was_replaced_is_none(tmp_path):
 def test_a_failure_says_why(tmp_path):
     error = json.dumps({"message": "the loss is nan\nsecond line", "traceback": "..."})
     (run,) = load([write(tmp_path, config=CONFIG, error_json=error)])
-    assert (run.state, run.reason) == (FAILED, "the loss is nan (0 of 3 tasks learnt)")
+    assert (run.state, run.reason) == (FAILED, "the loss is nan (0 of 3 tasks learned)")
 
 
 def test_a_run_that_failed_and_was_run_again_has_finished(tmp_path):
@@ -109,7 +109,7 @@ def test_a_run_that_failed_and_was_run_again_has_finished(tmp_path):
         '{"benchmark": "spl',
         "[]",
         "3",
-        '{"accuracy": 0.9, "model": "somebody else\'s"}',
+        '{"accuracy": 0.9, "model": "of another program"}',
         json.dumps(result().to_dict() | {"history": [[{"loss": 1}]]}),
         "\x00\x01",
     ],

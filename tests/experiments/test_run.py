@@ -10,7 +10,7 @@ import torch
 
 from cuber import CuberError
 from cuber.core.settings import settings_of
-from cuber.experiments import BENCHMARKS, Experiment, catalogue, run
+from cuber.experiments import BENCHMARKS, Experiment, listing, run
 from cuber.methods import METHODS
 from cuber.training.learning import check_fit
 
@@ -74,7 +74,7 @@ def test_threads_are_given_back_and_the_seed_decides():
 
 
 def test_the_catalogue_says_each_setting_once_for_each_family():
-    entries = {entry.name: entry for entry in catalogue.methods()}
+    entries = {entry.name: entry for entry in listing.methods()}
     assert entries.keys() == METHODS.keys()
     assert entries["cuber"].inherits == "trgp"
     assert entries["trgp"].inherits == "gpm"
@@ -85,4 +85,4 @@ def test_the_catalogue_says_each_setting_once_for_each_family():
             known |= {setting for setting, _, _ in entry.settings}
             entry = entries.get(entry.inherits)
         assert known == settings_of(method).keys()
-    assert [entry.name for entry in catalogue.benchmarks()] == list(BENCHMARKS)
+    assert [entry.name for entry in listing.benchmarks()] == list(BENCHMARKS)

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from cuber import CuberError, CuberWarning, FineTune, Method
-from cuber.experiments import Experiment, catalogue, run
+from cuber.experiments import Experiment, listing, run
 from cuber.methods import METHODS, all_methods, find_method, setting
 from tests.packages import install
 
@@ -50,8 +50,8 @@ def test_a_method_of_another_package_is_found_and_listed(site: Path) -> None:
     assert issubclass(method, Method)
     assert Experiment(method="nothing").method_class is method
     assert list(all_methods()) == [*METHODS, "nothing"]
-    assert catalogue.methods()[-1].name == "nothing"
-    assert catalogue.methods()[-1].help == "Plain training"
+    assert listing.methods()[-1].name == "nothing"
+    assert listing.methods()[-1].help == "Plain training"
 
 
 def test_a_result_has_the_name_that_the_method_was_asked_for_by(site: Path) -> None:

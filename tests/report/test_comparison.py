@@ -1,4 +1,4 @@
-"""The tables, with every number computed by hand."""
+"""Tables of `cuber compare`, with every number computed by hand."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import pytest
 from cuber import CuberError
 from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments import Experiment
-from cuber.experiments.results import FINISHED, INCOMPLETE, Run
-from cuber.experiments.variants import group
-from cuber.report.comparison import Comparison, compare, paper
-from cuber.report.comparison.table import Estimate, Sheet
+from cuber.experiments.results import FINISHED, INCOMPLETE, RunRecord
+from cuber.report.comparison import Comparison, compare
+from cuber.report.grouping import make_report
+from cuber.report.table import Table
 from tests.made_up import MATRIX, result, shifted
 
 CIFAR = "split-cifar100"
 
 
 def made(*results, against=None, tables=()) -> Comparison:
-    runs = [Run(Path(f"run{n}"), FINISHED, {}, one) for n, one in enumerate(results)]
-    return compare(runs, group(runs), against, tables)
+    runs = [RunRecord(Path(f"run{n}"), FINISHED, {}, one) for n, one in enumerate(results)]
+    return compare(make_report(runs), against, tables)
 
 
-def sheet(kind: str, *results, **options) -> Sheet:
-    (found,) = [one for one in made(*results, **options).sheets if one.kind == kind]
+def table(kind: str, *results, **options) -> Table:
+    (found,) = [one for one in made(*results, **options).tables if one.kind == kind]
     return found
 
 
-def texts(one: Sheet) -> dict[str, list[str]]:
+def texts(one: Table) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in one.texts()}
 
 
@@ -48,7 +48,7 @@ def papers(lr: float = 0.01) -> dict:
 
 
 def test_mean_and_deviation_over_seeds():
-    one = sheet("acc", *seeds("cuber", (0, 0), (1, 0.3), (2, 0.6)), *seeds("gpm", (3, -1)))
+    one = table("acc", *seeds("cuber", (0, 0), (1, 0.3), (2, 0.6)), *seeds("gpm", (3, -1)))
     assert [column.heading for column in one.columns] == ["variant", "n", "ACC %", "BWT %"]
     # ACC 80, 81, 82; BWT 0, 0.3, 0.6
     assert texts(one) == {"gpm": ["1", "83.00", "-1.00"], "cuber": ["3", "81.00±1.00", "+0.30±0.30"]}
@@ -63,7 +63,7 @@ def test_mean_and_deviation_over_seeds():
 
 
 def test_the_papers_figures_and_the_difference_to_them():
-    one = sheet("acc", *seeds("cuber", (-4, 0), (-5, 0.2), **papers()), *seeds("mine", (0, 0), **papers()))
+    one = table("acc", *seeds("cuber", (-4, 0), (-5, 0.2), **papers()), *seeds("mine", (0, 0), **papers()))
     assert [column.heading for column in one.columns] == [
         *("variant", "n", "ACC %", "paper", "diff.", "BWT %", "paper", "diff.")
     ]
@@ -77,10 +77,11 @@ def test_the_papers_figures_and_the_difference_to_them():
 
 def test_parts_of_a_benchmark_are_not_measured_by_the_paper():
     notes = ["only 3 of 10 tasks", "only 5 of 200 epochs"]
-    one = sheet("acc", *seeds("cuber", (0, 0), notes=notes, **papers()))
+    one = table("acc", *seeds("cuber", (0, 0), notes=notes, **papers()))
     assert texts(one)["cuber"] == ["1", "80.00", "75.54±0.22", "-", "0.00", "0.13±0.08", "-"]
     assert one.notes == [
-        "not the paper's benchmark, whose figures are for all of it: only 3 of 10 tasks; only 5 of 200 epochs"
+        "the paper's figures are for the whole benchmark, these runs for a part: "
+        "only 3 of 10 tasks; only 5 of 200 epochs"
     ]
     assert one.caption.endswith("on split-cifar100 (only 3 of 10 tasks)")
 
@@ -89,17 +90,17 @@ def test_parts_of_its_data_are_not_measured_by_the_paper_either():
     copies = "part 0: 8 training images left out, found among the test images too"
     some = f"40 training {OFFICIAL_SIZE} 50,000"
     harmless, cut = (seeds("gpm", (0, 0), notes=notes, **papers()) for notes in ([copies], [some, copies]))
-    assert "-" not in texts(sheet("acc", *harmless))["gpm"]
-    one = sheet("acc", *cut)
+    assert "-" not in texts(table("acc", *harmless))["gpm"]
+    one = table("acc", *cut)
     assert [texts(one)["gpm"][place] for place in (3, 6)] == ["-", "-"]
-    assert one.notes == [f"not the paper's benchmark, whose figures are for all of it: {some}"]
+    assert one.notes == [f"the paper's figures are for the whole benchmark, these runs for a part: {some}"]
 
 
 def test_other_settings_than_the_papers_are_told():
     settings = {"eps2": 0.0, "threshold": 0.5, "penalty": "energy", "lam": 1}
-    one = sheet("acc", *seeds("cuber", (0, 0), settings=settings, **papers(lr=0.5)))
+    one = table("acc", *seeds("cuber", (0, 0), settings=settings, **papers(lr=0.5)))
     assert one.notes == [
-        "cuber: not the benchmark's own settings: "
+        "cuber: settings differ from the benchmark's: "
         "threshold is 0.5, not 0.97; penalty is energy, not norm; lr is 0.5, not 0.01"
     ]
 
@@ -107,8 +108,8 @@ def test_other_settings_than_the_papers_are_told():
 def test_more_epochs_than_the_papers_are_told_and_fewer_have_a_note_of_their_own():
     for epochs, told in ((100, 0), (400, 1)):
         training = {"epochs": epochs, "lr": 0.01, "batch_size": 64}
-        notes = sheet("acc", *seeds("cuber", (0, 0), benchmark=CIFAR, training=training)).notes
-        assert notes == ["cuber: not the benchmark's own settings: epochs is 400, not 200"][:told]
+        notes = table("acc", *seeds("cuber", (0, 0), benchmark=CIFAR, training=training)).notes
+        assert notes == ["cuber: settings differ from the benchmark's: epochs is 400, not 200"][:told]
 
 
 def test_either_of_the_papers_protocols_is_its_own():
@@ -116,19 +117,19 @@ def test_either_of_the_papers_protocols_is_its_own():
         experiment = Experiment("five-datasets", "gpm", protocol=protocol)
         training = dataclasses.asdict(experiment.training())
         whole = result("gpm", benchmark="five-datasets", settings=experiment.method_settings(), training=training)
-        assert sheet("acc", whole).notes == []
+        assert table("acc", whole).notes == []
 
 
 def test_reported_figures_come_with_what_the_papers_authors_got():
-    one = sheet("acc", *seeds("ewc", (0, 0), **papers(lr=0.05)), *seeds("gpm", (0, 0), **papers()))
+    one = table("acc", *seeds("ewc", (0, 0), **papers(lr=0.05)), *seeds("gpm", (0, 0), **papers()))
     assert texts(one)["ewc"][2] == "68.80±0.88"
-    assert one.notes == ["others had reported the paper's figures; its authors' own were: ewc 68.30±0.65 and -2±1"]
+    assert one.notes == ["the paper quotes reported figures here; its authors' own runs gave: ewc 68.30±0.65 and -2±1"]
 
 
 def test_all_tasks_at_once_have_no_backward_transfer():
     joint = [result("multitask", n, benchmark=CIFAR, accuracy=[[90.0, 80.0, 70.0]]) for n in range(2)]
     comparison = made(*joint, *seeds("trgp", (0, 0), (1, 0), benchmark=CIFAR), *seeds("gpm", (0, 0), benchmark=CIFAR))
-    by_kind = {one.kind: texts(one) for one in comparison.sheets}
+    by_kind = {one.kind: texts(one) for one in comparison.tables}
     assert by_kind["acc"]["multitask"] == ["2", "80.00±0.00", "79.58±0.54", "+0.42", "-", "-", "-"]
     assert by_kind["differences"]["multitask"][-3:] == ["-", "-", "-"]
     assert set(by_kind["forward"]) == {"trgp"}
@@ -136,7 +137,7 @@ def test_all_tasks_at_once_have_no_backward_transfer():
 
 def test_shared_heads_are_shown_told_and_not_told():
     bare = [result("cuber", n, accuracy_bare=shifted(-n, -1)) for n in (1, 2)]
-    one = sheet("acc", *bare, result("gpm", accuracy_bare=MATRIX))
+    one = table("acc", *bare, result("gpm", accuracy_bare=MATRIX))
     assert texts(one) == {
         "gpm": ["1", "80.00", "0.00"],
         "cuber": ["2", "80.00±0.00", "0.00±0.00"],
@@ -147,11 +148,11 @@ def test_shared_heads_are_shown_told_and_not_told():
 def test_the_spread_that_the_order_of_the_test_samples_causes():
     # ACC over the orders: 80, 82 (deviation sqrt(2)) and 80, 80 (deviation 0): sqrt(2) / 2 on average
     orders = [[[90.0, 78.0, 72.0], [90.0, 80.0, 76.0]], [[80.0, 80.0, 80.0]] * 2]
-    one = sheet("acc", *(result("cuber", n, reshuffled=orders[n]) for n in range(2)), result("gpm"))
+    one = table("acc", *(result("cuber", n, reshuffled=orders[n]) for n in range(2)), result("gpm"))
     assert texts(one)["cuber"][-1] == "0.71"
     assert texts(one)["gpm"][-1] == "-"
     assert one.rows[1]["acc_deviation_of_order"] == pytest.approx(math.sqrt(2) / 2)
-    assert "other orders" in one.notes[0]
+    assert "orders of the test samples" in one.notes[0]
 
 
 # Differences
@@ -159,7 +160,7 @@ def test_the_spread_that_the_order_of_the_test_samples_causes():
 
 def test_differences_on_the_seeds_that_match():
     cuber = seeds("cuber", (1, 0.5), (2, 0.5), (6, 0.5), (50, 9))
-    one = sheet("differences", *cuber, *seeds("trgp", (0, 0), (0, 0), (0, 0)), *seeds("gpm", (0, 0)))
+    one = table("differences", *cuber, *seeds("trgp", (0, 0), (0, 0), (0, 0)), *seeds("gpm", (0, 0)))
     assert one.title == "Differences to trgp with the same seeds"
     assert [row["variant"] for row in one.rows] == ["cuber"]  # gpm has one seed only
     # Differences 1, 2, 6: mean 3, deviation sqrt(7), error sqrt(7/3); t of 2 degrees at 97.5 %: 4.3027
@@ -175,12 +176,12 @@ def test_differences_on_the_seeds_that_match():
 
 def test_what_to_compare_with_can_be_chosen():
     runs = [*seeds("cuber", (0, 0), (3, 0)), *seeds("gpm", (1, 0), (1, 0)), *seeds("trgp", (0, 0), (0, 0))]
-    one = sheet("differences", *runs, against="gpm")
+    one = table("differences", *runs, against="gpm")
     assert {row["variant"]: row["acc_difference"] for row in one.rows} == {"trgp": -1, "cuber": 0.5}
     swept = [*seeds("trgp", (0, 0), settings={"eps1": 0.5}), *seeds("trgp", (0, 0), settings={"eps1": 0.2})]
-    # Which of several is meant when nobody says so?
+    # Ambiguous without --against.
     twice = [*seeds("cuber", (0, 0), (0, 0)), *swept, *(result("trgp", 1, settings=one.settings) for one in swept)]
-    assert not [one for one in made(*twice).sheets if one.kind == "differences"]
+    assert not [one for one in made(*twice).tables if one.kind == "differences"]
     with pytest.raises(CuberError, match=r"'trgp' may be any of 'trgp eps1=0.2', 'trgp eps1=0.5' on made-up: name one"):
         made(*swept, against="trgp")
     with pytest.raises(
@@ -204,7 +205,7 @@ def selecting(seed: int, second: int, matrix=MATRIX):
 
 def test_what_new_tasks_did_to_the_old_ones_selected_for_them():
     other = [[90.0, None, None], [93.0, 80.0, None], [92.0, 79.0, 70.0]]
-    one = sheet("selected", selecting(0, 1), selecting(1, 1, other), selecting(2, 0), *seeds("trgp", (0, 0), (0, 0)))
+    one = table("selected", selecting(0, 1), selecting(1, 1, other), selecting(2, 0), *seeds("trgp", (0, 0), (0, 0)))
     # Task 1 on task 0: +1, +3, +1. Task 2 on task 1: -2, -1; on task 0: +1. Averages of the seeds: -0.5, 1, 1
     # trgp has seeds 0 and 1, with the first matrix: +1, +1; -2, -2; -0.5, -0.5
     assert one.texts() == [
@@ -217,7 +218,7 @@ def test_what_new_tasks_did_to_the_old_ones_selected_for_them():
 
 def test_all_tasks_at_once_have_no_say_in_what_was_selected():
     joint = result("multitask", accuracy=[[90.0, 80.0, 70.0]])
-    one = sheet("selected", selecting(0, 1), joint, against="multitask")
+    one = table("selected", selecting(0, 1), joint, against="multitask")
     assert [column.heading for column in one.columns] == ["task", "selected (seeds)", "cuber"]
 
 
@@ -225,7 +226,7 @@ def test_selections_beside_the_papers():
     names = [{"name": str(n)} for n in range(7)]
     matrix = [[50.0 + i if j <= i else None for j in range(7)] for i in range(7)]
     regimes = [{"a": {task - 1: regime(3)} if task else {}} for task in range(7)]
-    one = sheet("selected", result(benchmark="overlap-cifar100", tasks=names, accuracy=matrix, regimes=regimes))
+    one = table("selected", result(benchmark="overlap-cifar100", tasks=names, accuracy=matrix, regimes=regimes))
     assert texts(one)["4"] == ["3 (1)", "+1.00", "3", "+0.03", "-0.60"]
     assert texts(one)["3"] == ["2 (1)", "+1.00", "-", "-", "-"]
     assert texts(one)["average"] == ["-", "+1.00", "-", "+0.33", "-0.23"]  # the paper's averages are 0.33 and -0.23
@@ -233,10 +234,10 @@ def test_selections_beside_the_papers():
 
 def test_forward_transfer_over_gpm():
     # The mean diagonal is moved by ACC - 2/3 BWT: for cuber 1 and 4, for gpm 1 and 2; differences 0 and 2
-    one = sheet(
+    one = table(
         "forward", *seeds("cuber", (1, 0), (6, 3), benchmark=CIFAR), *seeds("gpm", (3, 3), (2, 0), benchmark=CIFAR)
     )
-    assert one.title == "FWT over that of gpm"
+    assert one.title == "FWT over gpm"
     row = one.rows[0]
     assert (row["variant"], row["seeds"]) == ("cuber", 2)
     assert row["fwt"].mean == pytest.approx(1)
@@ -249,8 +250,8 @@ def test_forward_transfer_over_gpm():
 def test_wherever_a_part_is_beside_the_papers_figures_that_is_said(kind):
     runs = [result("cuber", n, benchmark=CIFAR, settings={"eps2": n / 5}, notes=["only 2 of 9 epochs"]) for n in (0, 1)]
     gpm = [result("gpm", n, benchmark=CIFAR, notes=["only 2 of 9 epochs"]) for n in (0, 1)]
-    (one,) = made(*runs, *gpm, tables=[kind]).sheets
-    assert "not the paper's benchmark, whose figures are for all of it: only 2 of 9 epochs" in one.notes
+    (one,) = made(*runs, *gpm, tables=[kind]).tables
+    assert "the paper's figures are for the whole benchmark, these runs for a part: only 2 of 9 epochs" in one.notes
 
 
 # A swept setting
@@ -260,7 +261,7 @@ def test_a_sweep_beside_the_papers():
     runs = [
         result(benchmark=CIFAR, settings={"eps2": eps2}, accuracy=shifted(-4, eps2)) for eps2 in (0.5, 0.0, 0.2, 0.3)
     ]
-    one = sheet("sweep", *runs, result("gpm", benchmark=CIFAR))
+    one = table("sweep", *runs, result("gpm", benchmark=CIFAR))
     assert texts(one) == {
         "0": ["1", "76.00", "75.54", "+0.46", "0.00", "0.22", "-0.22"],
         "0.2": ["1", "76.00", "75.73", "+0.27", "+0.20", "0.03", "+0.17"],
@@ -268,13 +269,13 @@ def test_a_sweep_beside_the_papers():
         "0.5": ["1", "76.00", "75.55", "+0.45", "+0.50", "0.01", "+0.49"],
     }
     # In the main table eps2 = 0 has the main table's figures, and one that the paper did not try has none.
-    main = texts(sheet("acc", *runs))
+    main = texts(table("acc", *runs))
     assert [row[2] for row in main.values()] == ["75.54±0.22", "75.73", "-", "75.55"]
 
 
 def test_a_sweep_of_two_settings_has_a_row_for_each_pair():
     runs = [result(settings={"eps2": eps2, "lam": lam}) for lam in (1, 3) for eps2 in (0.1, 0.0)]
-    one = sheet("sweep", *runs)
+    one = table("sweep", *runs)
     assert one.title == "cuber with different values of eps2 and lam"
     assert [row[:2] for row in one.texts()] == [["0", "1"], ["0", "3"], ["0.1", "1"], ["0.1", "3"]]
     assert [(row["eps2"], row["lam"]) for row in one.plain()] == [(0.0, 1), (0.0, 3), (0.1, 1), (0.1, 3)]
@@ -286,7 +287,7 @@ def test_a_sweep_of_two_settings_has_a_row_for_each_pair():
 def test_time_relative_to_gpm_on_the_same_seeds():
     gpm = [result("gpm", 0, benchmark=CIFAR), result("gpm", 1, benchmark=CIFAR, seconds=[30.0, 10.0, 20.0])]
     cuber = [result("cuber", n, benchmark=CIFAR, seconds=[20.0, 30.0, 40.0]) for n in (0, 1, 2)]
-    one = sheet("time", *gpm, *cuber)
+    one = table("time", *gpm, *cuber)
     # Seconds per task: gpm 10 and 20, cuber 30 three times; 30 / 10 and 30 / 20, mean 2.25, deviation 1.5 / sqrt(2)
     assert texts(one) == {
         "gpm": ["2", "15.00±7.07", "1.00±0.00", "1.00"],
@@ -296,12 +297,12 @@ def test_time_relative_to_gpm_on_the_same_seeds():
 
 
 def test_no_time_is_relative_to_none():
-    assert texts(sheet("time", result("gpm", seconds=[0.0])))["gpm"] == ["1", "0.00", "-"]
+    assert texts(table("time", result("gpm", seconds=[0.0])))["gpm"] == ["1", "0.00", "-"]
 
 
 def test_times_of_different_machines_are_marked():
     other = {"system": "Linux", "processor": "x86_64", "device": "cuda:0", "threads": 1}
-    one = sheet("time", result("gpm"), result("gpm", 1, machine=other))
+    one = table("time", result("gpm"), result("gpm", 1, machine=other))
     assert one.notes == [
         "not all on one machine: system Linux, processor x86_64, device cpu, threads 1; "
         "system Linux, processor x86_64, device cuda:0, threads 1"
@@ -310,7 +311,7 @@ def test_times_of_different_machines_are_marked():
 
 def test_memory_by_kind():
     cuber = [result(seed=n, bytes=[{"bases": 9}, {"bases": 10**6 * n, "gradients": 2500}]) for n in (1, 2)]
-    one = sheet("memory", *cuber, result("gpm"), result("finetune", bytes=[{}]))
+    one = table("memory", *cuber, result("gpm"), result("finetune", bytes=[{}]))
     # 1.5 MB of bases on average, and 0.0025 MB of gradients
     assert texts(one) == {
         "finetune": ["1", "0.000", "0.00", "nothing"],
@@ -325,9 +326,9 @@ def test_memory_by_kind():
 
 
 def test_tables_that_the_runs_do_not_allow_are_left_out_or_refused():
-    assert [one.kind for one in made(result()).sheets] == ["acc", "time", "memory"]
-    assert [one.kind for one in made(result(), tables=["time"]).sheets] == ["time"]
-    with pytest.raises(CuberError, match="there is no table 'forward' to be made of these runs: it needs runs of gpm"):
+    assert [one.kind for one in made(result()).tables] == ["acc", "time", "memory"]
+    assert [one.kind for one in made(result(), tables=["time"]).tables] == ["time"]
+    with pytest.raises(CuberError, match="table 'forward' cannot be made of these runs: it needs runs of gpm"):
         made(result(), tables=["forward"])
     with pytest.raises(CuberError, match="there is no table 'tim'; did you mean 'time'"):
         made(result(), tables=["tim"])
@@ -335,65 +336,16 @@ def test_tables_that_the_runs_do_not_allow_are_left_out_or_refused():
 
 def test_what_must_be_known_of_the_runs_is_said_once_whatever_the_table():
     again = [result(), result(), result(seed=1)]
-    assert ["there again" in note for one in made(*again).sheets for note in one.notes] == [True]
-    assert "there again" in made(*again, tables=["memory"]).sheets[0].notes[0]
+    assert ["repeats seed" in note for one in made(*again).tables for note in one.notes] == [True]
+    assert "repeats seed" in made(*again, tables=["memory"]).tables[0].notes[0]
 
 
 def test_unfinished_runs_are_listed_and_never_counted():
-    runs = [Run(Path("a"), FINISHED, {}, result()), Run(Path("b"), INCOMPLETE, {"experiment": {"method": "cuber"}})]
-    comparison = compare(runs, group(runs))
+    runs = [
+        RunRecord(Path("a"), FINISHED, {}, result()),
+        RunRecord(Path("b"), INCOMPLETE, {"experiment": {"method": "cuber"}}),
+    ]
+    comparison = compare(make_report(runs))
     assert comparison.unfinished == runs[1:]
-    assert comparison.sheets[0].rows[0]["seeds"] == 1
-    assert compare(runs[1:], group(runs[1:])).sheets == []
-
-
-# The paper
-
-
-def test_the_papers_tables_are_whole():
-    figures = {benchmark: set(table) for benchmark, table in paper.ACCURACY.items()}
-    everything = {"multitask", "owm", "ewc", "hat", "agem", "er", "gpm", "trgp", "cuber"}
-    assert figures == {
-        "split-cifar100": everything,
-        "split-miniimagenet": everything - {"owm"},
-        "five-datasets": everything - {"owm"},
-        "permuted-mnist": everything - {"hat"},
-        "overlap-cifar100": {"cuber", "trgp"},
-    }
-    assert paper.ACCURACY["permuted-mnist"]["owm"] == (Estimate(90.71, 0.11, "90.71±0.11"), Estimate(-1, 0, "-1±0"))
-    assert paper.ACCURACY["five-datasets"]["multitask"] == (Estimate(91.54, 0.28, "91.54±0.28"), None)
-    assert paper.TIME["five-datasets"]["owm"] is None
-
-
-@pytest.mark.parametrize(
-    ("table", "sums"),
-    [
-        (
-            paper.ACCURACY,
-            {
-                "split-cifar100": (629.57, 5.31, -54.67, 5.09),
-                "split-miniimagenet": (482.29, 7.24, -34.97, 6.15),
-                "five-datasets": (722.11, 1.67, -22.04, 2.03),
-                "permuted-mnist": (735.68, 1.66, -33.82, 3.1),
-            },
-        ),
-        (
-            paper.REPRODUCED,
-            {
-                "split-cifar100": (328.35, 4.11, -53, 7),
-                "split-miniimagenet": (225.93, 5.15, -36, 8),
-                "five-datasets": (350.51, 1.63, -21, 3),
-                "permuted-mnist": (350.45, 1.46, -29, 5),
-            },
-        ),
-    ],
-)
-def test_the_papers_columns_add_up(table, sums):
-    """ACC, its deviations, BWT, its deviations: sums over the rows, taken from the paper's text by a program."""
-    for benchmark, expected in sums.items():
-        figures = table[benchmark].values()
-        changes = [bwt for _, bwt in figures if bwt is not None]
-        assert len(changes) == len(figures) - ("multitask" in table[benchmark])
-        found = [sum(acc.mean for acc, _ in figures), sum(acc.deviation for acc, _ in figures)]
-        found += [sum(bwt.mean for bwt in changes), sum(bwt.deviation for bwt in changes)]
-        assert found == pytest.approx(expected, abs=1e-6)
+    assert comparison.tables[0].rows[0]["seeds"] == 1
+    assert compare(make_report(runs[1:])).tables == []

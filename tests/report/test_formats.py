@@ -1,4 +1,4 @@
-"""The formats of a comparison: what is printed, and whether others can read it."""
+"""Output formats of `cuber compare`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cuber.experiments.results import FAILED, FINISHED, Run
-from cuber.experiments.variants import group
+from cuber.experiments.results import FAILED, FINISHED, RunRecord
 from cuber.report.comparison import Comparison, compare
 from cuber.report.formats import as_csv, as_json, latex, markdown, remarks, show_comparison
+from cuber.report.grouping import make_report
 from tests.made_up import result, shifted
 
 CIFAR = "split-cifar100"
 METHODS = ("multitask", "owm", "ewc", "hat", "agem", "er", "gpm", "trgp")
-BROKEN = Run(
+BROKEN = RunRecord(
     Path("runs/x_1"),
     FAILED,
     {"experiment": {"method": "gpm", "benchmark": "b", "seed": 4}},
@@ -43,8 +43,8 @@ def whole_table() -> Comparison:
 
 
 def comparison(*results) -> Comparison:
-    runs = [Run(Path(f"r{n}"), FINISHED, {}, one) for n, one in enumerate(results)] + [BROKEN]
-    return compare(runs, group(runs))
+    runs = [RunRecord(Path(f"r{n}"), FINISHED, {}, one) for n, one in enumerate(results)] + [BROKEN]
+    return compare(make_report(runs))
 
 
 def awkward() -> Comparison:
@@ -104,8 +104,8 @@ def test_markdown_tables_have_as_many_cells_in_every_row(make):
 
 def test_markdown_to_the_letter():
     only = comparison(result(), result("gpm"))
-    only.sheets[1:] = []
-    only.unfinished.clear()
+    only.tables[1:] = []
+    only = Comparison(only.tables, [])
     assert markdown(only) == (
         "### ACC and BWT, mean ± standard deviation over n seeds, on made-up\n\n"
         "| variant | n | ACC % | BWT % |\n"
@@ -124,7 +124,7 @@ def test_latex_is_sound(make):
     assert bare.count("$") % 2 == 0
     assert not set(re.sub(r"\$[^$]*\$", "", bare)) & set("#_%^~±<>")
     tables = re.findall(r"\\begin{table}(.*?)\\end{table}", text, re.DOTALL)
-    assert len(tables) == text.count(r"\begin{table}") == len(make().sheets)
+    assert len(tables) == text.count(r"\begin{table}") == len(make().tables)
     for table in tables:
         layout = re.search(r"\\begin{tabular}{(.*)}", table).group(1).replace(r"p{0.5\linewidth}", "p")
         body = table[table.index(r"\toprule") : table.index(r"\end{tabular}")]
@@ -169,7 +169,9 @@ def test_csv_has_a_block_for_each_kind_of_table():
 def test_what_csv_has_no_place_for():
     notes = remarks(comparison(result("gpm"), result("gpm")))
     assert len(notes) == 2
-    assert notes[0].startswith("ACC and BWT, mean ± standard deviation over n seeds, on made-up: gpm: seed 0 is there")
+    assert notes[0].startswith(
+        "ACC and BWT, mean ± standard deviation over n seeds, on made-up: gpm: r1 repeats seed 0"
+    )
     assert notes[1] == "not counted: runs/x_1 (gpm on b, seed 4): failed, 100 % of the disk"
 
 

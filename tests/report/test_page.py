@@ -1,4 +1,4 @@
-"""The page of a report: its numbers are the results', it is well-formed and alone, whatever the results look like."""
+"""The HTML page: its numbers equal those of the results, it is well-formed and needs no other file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from cuber.cli.main import main
+from cuber.experiments.results import FAILED, RunRecord
 from cuber.report import drawing
-from cuber.report.content import Benchmark, Content, Unfinished, Variant, spread
 from cuber.report.figures import save_all
-from cuber.report.maps import accuracy_matrix
+from cuber.report.maps import accuracy_figure
+from cuber.report.model import Estimate, Group, Report, Variant
 from cuber.report.page import render
 from cuber.training import Result
 
@@ -58,11 +60,21 @@ def result(method="cuber", seed=0, tasks=3, rows=None, **changes) -> dict:
     return made | changes
 
 
-def content(*results, unfinished=()) -> Content:
-    by_method: dict[str, list[dict]] = {}
-    for one in results:
-        by_method.setdefault(one["method"], []).append(one)
-    return Content([Benchmark("made-up", [Variant(*part) for part in by_method.items()])], list(unfinished))
+def variant(*results: dict) -> Variant:
+    """The results of one method, read as from ``result.json``."""
+    read = [Result.from_dict(copy.deepcopy(one)) for one in results]
+    return Variant(read[0].method, {}, {one.seed: one for one in read})
+
+
+def report(*results: dict, unfinished=()) -> Report:
+    methods = dict.fromkeys(one["method"] for one in results)
+    variants = [variant(*(one for one in results if one["method"] == method)) for method in methods]
+    return Report([Group("made-up", variants)], list(unfinished))
+
+
+def unfinished(directory: str, method: str | None, reason: str) -> RunRecord:
+    about = {"method": method, "benchmark": "made-up", "seed": 3} if method else {}
+    return RunRecord(Path(directory), FAILED, {"experiment": about}, reason=reason)
 
 
 class Page(HTMLParser):
@@ -119,14 +131,14 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def full() -> tuple[Content, str]:
+def full() -> tuple[Report, str]:
     """Two methods with seeds, one with a single seed, one that learns all at once, two that did not finish."""
-    made = content(
+    made = report(
         *(result("cuber", seed) for seed in (0, 1, 4)),
         result("gpm", 0, regimes=[{"a.0": {old: regime(1) for old in range(n)}} for n in range(3)], settings={}),
         result("finetune", 1, regimes=[], pool=[{}, {}, {}], bytes=[{}, {}, {}], notes=["only 5 of 7 epochs"]),
         result("multitask", 1, rows=1, regimes=[], pool=[], bytes=[{}]),
-        unfinished=[Unfinished("runs/x", "trgp on made-up, seed 3", "failed: no more memory")],
+        unfinished=[unfinished("runs/x", "trgp", "failed: no more memory")],
     )
     return made, render(made)
 
@@ -161,10 +173,10 @@ def test_the_matrices_are_the_mean_and_each_seed(full):
     assert changes[:2] == ["-3.0", "-1.5"]
 
 
-def test_what_was_learnt_at_once_is_one_row(full):
+def test_what_was_learned_at_once_is_one_row(full):
     page = Page(full[1])
     assert page.row("all at once")[:3] == ["91.0", "89.5", "88.0"]
-    assert page.text.count("Dotted: all tasks learnt at once.") == 2
+    assert page.text.count("Dotted: all tasks learned at once.") == 2
 
 
 def test_regimes_and_the_epoch_of_each_fall(full):
@@ -172,7 +184,7 @@ def test_regimes_and_the_epoch_of_each_fall(full):
     cells = [cell for cell in page.cells if cell in ("1", "2", "3", "↓5")]
     assert cells.count("↓5") == 3  # one in each of three seeds
     assert 'class="r4" title="ratio 0.75, cosine −0.25">↓5' in full[1]
-    assert "Only protected, everywhere: gpm." in page.text
+    assert "Regime 1 in all layers: gpm." in page.text
 
 
 def test_pools_memory_settings_and_notes(full):
@@ -191,7 +203,7 @@ def test_what_did_not_finish_is_listed_and_not_averaged(full):
     assert "6 finished runs, 1 not finished" in page.text
 
 
-def test_figures_have_the_colours_and_letters_of_the_page(full):
+def test_figures_have_the_colors_and_letters_of_the_page(full):
     figures = re.findall(r"<svg viewBox.*?</svg>", full[1])
     assert len(figures) == 5
     for figure in figures:
@@ -206,15 +218,14 @@ def test_figures_have_the_colours_and_letters_of_the_page(full):
         [result(tasks=1)],
         [result()],
         [result(rows=1, regimes=[], pool=[], bytes=[{}])],
-        [{name: value for name, value in result().items() if name not in ("regimes", "pool", "machine", "notes")}],
-        [result(acc=None, bwt=None), result(seed=1)],
+        [{name: value for name, value in result().items() if name not in ("pool", "machine", "notes")}],
         [result(tasks=2), result("gpm", tasks=4)],
         [],
     ],
-    ids=["one task", "one run", "all at once alone", "an old result", "not a number", "unlike streams", "nothing"],
+    ids=["one task", "one run", "all at once alone", "an old result", "unlike streams", "nothing"],
 )
 def test_odd_results_make_a_page_too(results):
-    page = Page(render(content(*results) if results else Content([], [Unfinished("runs/x", "", "stopped")])))
+    page = Page(render(report(*results) if results else Report([], [unfinished("runs/x", None, "stopped")])))
     assert "Continual learning results" in page.text
     assert "None" not in page.text
     assert "nan" not in page.text
@@ -226,8 +237,7 @@ def test_hostile_names_are_only_text(tmp_path):
     hostile |= {"tasks": tasks, "machine": {"system": HOSTILE}, "bytes": [{HOSTILE: 5}] * 2}
     hostile["pool"] = [{HOSTILE: {"size": 1, "dimension": 2}}] * 2
     hostile["regimes"] = [{}, {HOSTILE: {"0": regime(2)}}]
-    variant = Variant(HOSTILE, [hostile])
-    made = Content([Benchmark(HOSTILE, [variant], [HOSTILE])], [Unfinished(HOSTILE, HOSTILE, HOSTILE)])
+    made = Report([Group(HOSTILE, [variant(hostile)], notes=[HOSTILE])], [unfinished(HOSTILE, HOSTILE, HOSTILE)])
     page = Page(render(made))
     assert not page.tags & {"script", "img"}
     assert HOSTILE in page.cells
@@ -238,9 +248,9 @@ def test_hostile_names_are_only_text(tmp_path):
 
 
 def test_a_figure_is_the_same_file_each_time(full, tmp_path):
-    variant = full[0].benchmarks[0].variants[0]
+    first_variant = full[0].groups[0].variants[0]
     with drawing.styled():
-        first, again = (drawing.save(accuracy_matrix(variant, (80, 95)), tmp_path / name) for name in ("a", "b"))
+        first, again = (drawing.save(accuracy_figure(first_variant, (80, 95)), tmp_path / name) for name in ("a", "b"))
     assert [path.suffix for path in first] == [".svg", ".png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
@@ -251,8 +261,8 @@ def test_the_command_line_starts_without_what_draws():
 
 
 def test_a_missing_value_is_no_mean():
-    assert spread([1.0, None]) is None
-    assert spread([]) is None
+    assert Estimate.of([1.0, None]) is None
+    assert Estimate.of([]) is None
 
 
 def put(directory, **files) -> None:

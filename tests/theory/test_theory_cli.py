@@ -38,7 +38,7 @@ def test_a_table_that_fits_and_a_figure_in_two_formats(cuber, tmp_path: Path) ->
     assert "…" not in out
     assert max(len(line) for line in out.splitlines() if "°" in line) <= 80
     assert "H is 0.837 (exact)" in out
-    assert re.search(r"lower joint loss at \d of 5 angles, \d of them without a theorem that says so", out)
+    assert re.search(r"lower joint loss at \d of 5 angles, \d of them not predicted by a theorem", out)
     assert ElementTree.parse(tmp_path / "new" / "figure.svg").getroot().tag.endswith("svg")
     assert Image.open(tmp_path / "new" / "figure.png").size > (1000, 1000)
 

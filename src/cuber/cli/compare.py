@@ -27,16 +27,14 @@ def compare(
     ] = None,
     format: Annotated[str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")] = TABLE,
 ) -> None:
-    """Show the results of finished runs over seeds, beside the paper's."""
-    from cuber.experiments.results import load
-    from cuber.experiments.variants import group
+    """Show what finished runs came to over seeds, beside the paper's figures."""
     from cuber.report.comparison import compare as compare_runs
     from cuber.report.formats import FORMATS, as_json, remarks, show_comparison
+    from cuber.report.grouping import load_report
 
     if format not in (TABLE, *FORMATS):
         raise unknown("format", format, (TABLE, *FORMATS))
-    runs = load(directories)
-    comparison = compare_runs(runs, group(runs), against, table or [])
+    comparison = compare_runs(load_report(directories), against, table or [])
     if format == TABLE:
         from rich.console import Console
 
@@ -48,6 +46,7 @@ def compare(
     if format == "csv":  # which cannot hold remarks
         for remark in remarks(comparison):
             print(f"cuber: {remark}", file=sys.stderr)
-    if not comparison.sheets:
-        none = "the only run has not" if len(runs) == 1 else f"none of {len(runs)} runs has"
+    if not comparison.tables:
+        runs = len(comparison.unfinished)
+        none = "the only run has not" if runs == 1 else f"none of {runs} runs has"
         raise CuberError(f"{none} finished, so there is nothing to compare")

@@ -49,7 +49,8 @@ def grid(
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
     from cuber.experiments.processes import LocalProcesses
-    from cuber.report.grid import GridLines, GridTable, show_outcome
+    from cuber.report.live import GridLines, GridTable
+    from cuber.report.terminal import show_outcome
 
     fixed = given(
         tasks=tasks,

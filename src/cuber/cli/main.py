@@ -136,10 +136,10 @@ def list_() -> None:
     """List the benchmarks, and the methods with their hyper-parameters."""
     from rich.console import Console
 
-    from cuber.experiments import catalogue
+    from cuber.experiments import listing
     from cuber.report import show_catalogue
 
-    show_catalogue(catalogue.benchmarks(), catalogue.methods(), Console())
+    show_catalogue(listing.benchmarks(), listing.methods(), Console())
 
 
 def main(arguments: list[str] | None = None) -> None:

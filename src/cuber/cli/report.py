@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cuber.errors import CuberError
-
-if TYPE_CHECKING:
-    from cuber.report.content import Content
 
 
 def report(
@@ -28,31 +25,15 @@ def report(
         raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
     from cuber.core.formatting import counted
     from cuber.report.figures import save_all
+    from cuber.report.grouping import load_report
     from cuber.report.page import render
     from cuber.runs.files import write_atomically
 
-    content = _content(runs)
-    text = render(content)
+    loaded = load_report(runs)
+    text = render(loaded)
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
-    missing = f", {len(content.unfinished)} not finished" if content.unfinished else ""
-    print(f"{page}: {counted(content.runs, 'finished run')}{missing}")
+    missing = f", {len(loaded.unfinished)} not finished" if loaded.unfinished else ""
+    print(f"{page}: {counted(loaded.runs, 'finished run')}{missing}")
     if figures is not None:
-        print(f"{figures}: {len(save_all(content, Path(figures)))} files")
-
-
-def _content(paths: list[str]) -> Content:
-    """Collect the finished runs by benchmark and variant, and the unfinished ones."""
-    from cuber.experiments.results import load
-    from cuber.experiments.variants import group
-    from cuber.report.content import Benchmark, Content, Unfinished, Variant
-
-    runs = load(paths)
-    benchmarks = [
-        Benchmark(
-            found.title, [Variant(v.label, [r.to_dict() for r in v.results]) for v in found.variants], found.notes
-        )
-        for found in group(runs)
-    ]
-    unfinished = [Unfinished(str(run.directory), run.name, run.reason) for run in runs if run.result is None]
-    return Content(benchmarks, unfinished)
+        print(f"{figures}: {len(save_all(loaded, Path(figures)))} files")

@@ -32,8 +32,7 @@ def theory(
     from rich.console import Console
 
     from cuber.report.drawing import save, styled
-    from cuber.report.theory.figure import sweep_figure
-    from cuber.report.theory.table import show_sweep
+    from cuber.report.theory_sweep import show_sweep, sweep_figure
     from cuber.theory.sweep import sweep
     from cuber.training import check_seed
 

@@ -1,4 +1,4 @@
-"""Experiments: what one is made of, and running it."""
+"""Experiments: a benchmark, a method and a seed, and how to run them."""
 
 from cuber.experiments.benchmark import Benchmark
 from cuber.experiments.config import Experiment

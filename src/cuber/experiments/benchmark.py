@@ -1,4 +1,4 @@
-"""A benchmark: a stream, the network that learns it, and the settings that both are usually run with."""
+"""A benchmark: a stream, its network, and the settings of both."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cuber.streams import Stream
 from cuber.training import TrainingConfig
 
 Settings = Mapping[str, Mapping[str, Any]]
-"""Method name -> its settings; "lr" among them is the method's own learning rate."""
+"""Method name -> its settings; "lr" is the method's own learning rate."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way of running a benchmark: what it changes of the benchmark's training, settings and stream."""
+    """Changes to the training, settings and stream options of a benchmark."""
 
     training: Mapping[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
@@ -26,27 +26,23 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What ``cuber run NAME`` runs; enter one in ``cuber.experiments.presets`` and the command line knows it."""
+    """What ``cuber run NAME`` runs; entries of ``cuber.experiments.presets`` are known to the command line."""
 
     name: str
     help: str
     stream: Callable[..., Stream]
-    """Seed -> stream; takes ``data_dir`` too where there are ``datasets``, and what ``options`` names."""
+    """Makes the stream from a seed, ``data_dir`` if there are ``datasets``, and the ``options``."""
     network: Callable[[Stream], nn.Module]
     training: TrainingConfig
     protocols: Mapping[str, Protocol]
-    """By name; the first is the usual one."""
+    """By name; the first is the default."""
     settings: Settings = field(default_factory=dict)
-    """What differs from the methods' own defaults; methods that are yet to come may be named too."""
+    """Differences from the defaults of the methods; methods that do not exist yet may be named."""
     for_all_methods: Mapping[str, Any] = field(default_factory=dict)
-    """The same for every method, those of other packages too."""
+    """Settings of every method, including those of other packages."""
     threads: int | None = None
-    """For torch; None: as many as it likes."""
+    """Threads for torch; None: its default."""
     datasets: tuple[str, ...] = ()
-    """Names of what it reads from the data directory."""
+    """Names of the datasets it reads from the data directory."""
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """What may be chosen about its stream, and the values that there are."""
-
-
-AGREED: Mapping[str, Protocol] = {"paper": Protocol(), "code": Protocol()}
-"""For benchmarks of the paper whose text and published code say the same."""
+    """Options of the stream, with their allowed values."""

@@ -1,4 +1,4 @@
-"""Running a grid: what is finished is skipped, what fails is kept apart, how it stands can be watched."""
+"""Run a grid of experiments: skip finished runs, isolate failures, report the progress."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from cuber.errors import CuberError
 from cuber.experiments.grid import Cell
 from cuber.experiments.processes import work
 from cuber.experiments.results import progress, tasks_of, why_it_failed
-from cuber.runs.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
+from cuber.runs.config_file import CONFIG, differences, listed, read_config, ready_for_toml
 from cuber.runs.directory import ERROR
 from cuber.runs.lock import RefusedError
 from cuber.runs.result import FILE_NAME, Result
 
 WAITING, RUNNING, FINISHED = "waiting", "running", "finished"
 FAILED, REFUSED, STOPPED = "failed", "refused", "stopped"
-SECONDS_BETWEEN_LOOKS = 0.5
+POLL_SECONDS = 0.5
 
 
 @dataclass
 class JobStatus:
-    """How one experiment of a grid stands."""
+    """State of one experiment of a grid."""
 
     cell: Cell
     state: str = WAITING
     message: str = ""
-    """Why it failed or was refused, or what came out."""
+    """Why it failed or was refused, or its ACC and BWT."""
     done: float = 0.0
-    """The part that is done, from 0 to 1; more than true where tasks are stopped early."""
+    """Fraction of the epochs, from 0 to 1; too low where tasks stop early."""
     began: float = 0.0
-    part_at_start: float = 0.0
+    done_at_start: float = 0.0
 
     @property
     def name(self) -> str:
@@ -41,12 +41,21 @@ class JobStatus:
         return "/".join(self.cell.directory.parts[-3:])
 
     def seconds_left(self, now: float) -> float | None:
-        """By how fast it went since it began; None while nobody can know."""
-        gained = self.done - self.part_at_start
+        """Estimate from the speed so far; None while there is none."""
+        gained = self.done - self.done_at_start
         return (now - self.began) * (1 - self.done) / gained if self.state == RUNNING and gained > 0 else None
 
+    def update(self, state: str, message: str = "") -> JobStatus:
+        """Set state and message."""
+        self.state, self.message = state, message
+        return self
 
-Watch = Callable[[Sequence[JobStatus]], None]
+    def finish(self) -> JobStatus:
+        """Read the result of the run."""
+        result = Result.load(self.cell.directory)
+        bwt = "" if result.bwt is None else f"  BWT {numeral(result.bwt, '+.2f')}"
+        self.done = 1.0
+        return self.update(FINISHED, f"ACC {result.acc:.2f}{bwt}")
 
 
 def run_grid(
@@ -55,95 +64,87 @@ def run_grid(
     *,
     retry: bool = False,
     fresh: bool = False,
-    watch: Watch | None = None,
+    watch: Callable[[Sequence[JobStatus]], None] | None = None,
 ) -> list[JobStatus]:
-    """Run every experiment that is not finished; those that have failed before only where asked to ``retry``.
+    """Run all experiments that are not finished.
 
-    A run that goes on keeps its number of threads, on which its bits depend; ``fresh`` starts all of them over.
-    ``executor`` has ``submit``, as those of concurrent.futures: it may run things anywhere that sees the directories.
+    Args:
+        cells: The experiments and their directories. A resumed run keeps its number of threads, because the result
+            depends on it.
+        executor: Runs the jobs; any object with the ``submit`` of ``concurrent.futures`` whose workers can access the
+            directories.
+        retry: Run failed experiments again.
+        fresh: Start all experiments over.
+        watch: Called with all states about twice per second.
     """
-    standings = [JobStatus(cell) if fresh else _before(cell, retry) for cell in cells]
+    jobs = [JobStatus(cell) if fresh else _previous(cell, retry) for cell in cells]
     futures: dict[Future[None], JobStatus] = {}
-    for standing in standings:
-        if standing.state == WAITING:
-            cell = standing.cell
-            futures[executor.submit(work, cell.experiment, cell.directory, fresh=fresh)] = standing
+    for job in jobs:
+        if job.state == WAITING:
+            futures[executor.submit(work, job.cell.experiment, job.cell.directory, fresh=fresh)] = job
     pending = set(futures)
     while pending:
-        done, pending = wait(pending, timeout=SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
+        done, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
         for future in done:
-            _after(futures[future], future)
+            _end(futures[future], future)
         for future in pending:
-            _meanwhile(futures[future], future)
+            if future.running():
+                _advance(futures[future])
         if watch is not None:
-            watch(standings)
-    return standings
+            watch(jobs)
+    return jobs
 
 
-def _before(cell: Cell, retry: bool) -> JobStatus:
-    """By what is in its directory, as far as that is the same run: one that is finished, has failed, or may go on."""
-    directory = cell.directory
+def _previous(cell: Cell, retry: bool) -> JobStatus:
+    """The state that the directory of an experiment records."""
+    job, directory = JobStatus(cell), cell.directory
     if not any((directory / name).exists() for name in (CONFIG, FILE_NAME)):
-        return JobStatus(cell)
+        return job
     try:
-        there = read_config(directory)
-        different = _differences(cell, there)
+        config = read_config(directory)
+        wanted = ready_for_toml(cell.experiment.expected())
+        asked = {table: {**config.get(table, {}), **values} for table, values in wanted.items()}
+        known = {table: values for table, values in config.items() if table in wanted}
+        different = listed(list(differences(known, asked).values()))
         if different:
-            sentence = f"holds another run: {different}; choose another --out, or start over with --fresh"
-            return JobStatus(cell, REFUSED, sentence)
+            return job.update(
+                REFUSED, f"holds another run: {different}; choose another --out, or start over with --fresh"
+            )
         if (directory / FILE_NAME).exists():
-            return _finished(cell)
+            return job.finish()
         if (directory / ERROR).exists() and not retry:
-            return JobStatus(cell, FAILED, f"failed before: {why_it_failed(directory)}")
-        threads = there["experiment"].get("threads", cell.experiment.threads)
+            return job.update(FAILED, f"failed before: {why_it_failed(directory)}")
+        threads = config["experiment"].get("threads", cell.experiment.threads)
         return JobStatus(replace(cell, experiment=replace(cell.experiment, threads=threads)))
     except CuberError as error:
-        return JobStatus(cell, FAILED, str(error))
+        return job.update(FAILED, str(error))
 
 
-def _meanwhile(standing: JobStatus, future: Future[None]) -> None:
-    if future.running():
-        if standing.state == WAITING:
-            standing.state, standing.began = RUNNING, time.monotonic()
-            standing.part_at_start = part_done(standing.cell)
-        standing.done = part_done(standing.cell)
+def _advance(job: JobStatus) -> None:
+    job.done = part_done(job.cell)
+    if job.state == WAITING:
+        job.state, job.began, job.done_at_start = RUNNING, time.monotonic(), job.done
 
 
-def _after(standing: JobStatus, future: Future[None]) -> None:
+def _end(job: JobStatus, future: Future[None]) -> None:
     error = KeyboardInterrupt() if future.cancelled() else future.exception()
-    if isinstance(error, KeyboardInterrupt):
-        standing.state = STOPPED
-        return
     try:
         if error is not None:
             raise error
-        ended = _finished(standing.cell)
-        standing.state, standing.done, standing.message = ended.state, ended.done, ended.message
+        job.finish()
+    except KeyboardInterrupt:
+        job.update(STOPPED)
     except RefusedError as why:
-        standing.state, standing.message = REFUSED, str(why)
+        job.update(REFUSED, str(why))
     except Exception as why:
-        standing.state, standing.message = FAILED, str(why) or type(why).__name__
-
-
-def _finished(cell: Cell) -> JobStatus:
-    result = Result.load(cell.directory)
-    bwt = "" if result.bwt is None else f"  BWT {numeral(result.bwt, '+.2f')}"
-    return JobStatus(cell, FINISHED, f"ACC {result.acc:.2f}{bwt}", done=1.0)
+        job.update(FAILED, str(why) or type(why).__name__)
 
 
 def part_done(cell: Cell) -> float:
-    """How far a run has come, from 0 to 1."""
+    """Progress of a run by its log, from 0 to 1."""
     try:
         tasks = tasks_of(read_config(cell.directory))
     except CuberError:
         return 0.0
-    learnt, epoch = progress(cell.directory)
-    return (learnt + epoch / cell.experiment.training().epochs) / tasks if tasks else 0.0
-
-
-def _differences(cell: Cell, there: Config) -> str:
-    """Where a run is another than the one that is asked for."""
-    wanted = ready_for_toml(cell.experiment.expected())
-    asked = {table: {**there.get(table, {}), **values} for table, values in wanted.items()}
-    known = {table: values for table, values in there.items() if table in wanted}
-    return listed(list(differences(known, asked).values()))
+    learned, epoch = progress(cell.directory)
+    return (learned + epoch / cell.experiment.training().epochs) / tasks if tasks else 0.0

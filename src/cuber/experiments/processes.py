@@ -1,4 +1,4 @@
-"""Running experiments in processes of their own; another executor may take the place of this one."""
+"""Run experiments in separate processes; any other executor can replace this one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods()
 
 
 class RunFailedError(CuberError):
-    """A run has come to no result; any executor can carry this home."""
+    """A run failed; any executor can pickle this error."""
 
 
 def work(experiment: Experiment, directory: str | os.PathLike[str], *, fresh: bool = False) -> None:
-    """Run one experiment in its directory: all that an executor has to call, wherever it does so."""
+    """Run one experiment in its directory: the function that executors call."""
     from cuber.experiments.run import run
 
     with Output(Path(directory) / OUTPUT) as output:
@@ -48,7 +48,7 @@ def work(experiment: Experiment, directory: str | os.PathLike[str], *, fresh: bo
 
 
 class Output(Logger):
-    """Has what is printed as an error, as a context manager, in a file; until the directory is ours, it waits."""
+    """Context manager that redirects standard error to a file, once the run has locked its directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,11 +67,11 @@ class Output(Logger):
 
     def __exit__(self, *_: object) -> None:
         self._closing.close()
-        sys.stderr.write(self._text.getvalue())  # it never was
+        sys.stderr.write(self._text.getvalue())  # empty if the directory was locked
 
 
 class LocalProcesses(Executor):
-    """At most so many processes at a time, one for each call; one that is killed takes no other with it."""
+    """Run each call in its own process, at most ``jobs`` at a time; a killed process does not affect the others."""
 
     def __init__(self, jobs: int) -> None:
         self._free = threading.Semaphore(jobs)
@@ -83,7 +83,7 @@ class LocalProcesses(Executor):
         self._stopped = False
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call a function in a process, as soon as there is room for one."""
+        """Call a function in a process as soon as fewer than ``jobs`` are running."""
         future: Future[Any] = Future()
         thread = threading.Thread(target=self._attend, args=(future, function, args, kwargs), daemon=True)
         self._threads.append(thread)
@@ -91,7 +91,7 @@ class LocalProcesses(Executor):
         return future
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ask all processes to stop where they can go on later, and begin no more."""
+        """Signal all processes to save and stop, and start no more."""
         self._stopped = True
         for process in list(self._processes):
             if process.pid is not None and process.is_alive():
@@ -99,9 +99,8 @@ class LocalProcesses(Executor):
                     os.kill(process.pid, number)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for all of them."""
-        if cancel_futures:
-            self._stopped = True
+        """Wait for all processes."""
+        self._stopped = self._stopped or cancel_futures
         for thread in self._threads if wait else []:
             thread.join()
 
@@ -111,54 +110,45 @@ class LocalProcesses(Executor):
                 future.cancel()
             if not future.set_running_or_notify_cancel():
                 return
-            heard, said = self._context.Pipe(duplex=False)
-            process = self._context.Process(target=_call, args=(said, function, args, kwargs))
+            receiver, sender = self._context.Pipe(duplex=False)
+            process = self._context.Process(target=_call, args=(sender, function, args, kwargs))
             process.start()
-            said.close()
+            sender.close()
             self._processes.add(process)
-            if self._stopped:  # asked to while it was starting
+            if self._stopped:  # while the process was starting
                 process.terminate()
-            why = _last_word(heard)
+            error: CuberError | None = None
+            with receiver, contextlib.suppress(EOFError, OSError):  # EOFError: it ended without an error
+                error = receiver.recv()
             process.join()
             self._processes.discard(process)
-        if process.exitcode == 0:
+        code = process.exitcode
+        if code == 0:
             future.set_result(None)
         elif self._stopped:
             future.set_exception(KeyboardInterrupt())
         else:
-            future.set_exception(why or RunFailedError(_how_it_ended(process.exitcode)))
+            killed = f"was killed ({signal.Signals(-code).name})" if code is not None and code < 0 else "failed"
+            future.set_exception(error or RunFailedError(f"its process {killed}"))
 
 
-def _call(said: Connection, function: Any, args: Any, kwargs: Any) -> None:
+def _call(sender: Connection, function: Any, args: Any, kwargs: Any) -> None:
     if hasattr(os, "setsid"):
-        os.setsid()  # a terminal's Ctrl-C is for whoever started us, who passes it on: twice would be in a hurry
-    threading.Thread(target=_stop_as_an_orphan, daemon=True).start()
+        os.setsid()  # Ctrl-C reaches the parent, which passes it on; a second signal would end the run at once
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     keep_freed_memory()
     try:
         function(*args, **kwargs)
     except KeyboardInterrupt:
         sys.exit(1)
     except (RunFailedError, RefusedError) as error:
-        said.send(error)
+        sender.send(error)
         sys.exit(1)
 
 
-def _stop_as_an_orphan() -> None:
-    """When whoever started us is gone, however it ended, stop where somebody can go on later."""
+def _stop_with_parent() -> None:
+    """Save and stop when the parent process ends, even if it was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _last_word(heard: Connection) -> CuberError | None:
-    """Wait until a process says why it came to no result; None where it ends without a word."""
-    with heard, contextlib.suppress(EOFError, OSError):
-        return heard.recv()
-    return None
-
-
-def _how_it_ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"its process was killed ({signal.Signals(-code).name})"
-    return "its process failed"

@@ -1,4 +1,4 @@
-"""Run directories, read: what was run, how far it got, what came out."""
+"""Read run directories: configuration, progress and result."""
 
 from __future__ import annotations
 
@@ -21,41 +21,43 @@ from cuber.training import Result
 FINISHED, FAILED, DAMAGED = "finished", "failed", "damaged"
 RUNNING, STOPPED, INCOMPLETE = "running", "stopped", "incomplete"
 STATES = {True: RUNNING, False: STOPPED, None: INCOMPLETE}
-"""Of a run without a result, by whether a process is at work on it."""
+"""State of a run without a result, by whether a process holds its lock; None: unknown."""
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """One run directory. Only what has finished has a result; for all else there is a reason."""
+class RunRecord:
+    """One run directory; a run that is not finished has a reason instead of a result."""
 
     directory: Path
     state: str
-    """Finished, running, stopped, failed, or damaged; incomplete where nobody can tell if it is running."""
+    """Finished, running, stopped, failed or damaged; incomplete if it is unknown whether it runs."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The tables of ``config.toml``; empty where there is none."""
+    """The tables of ``config.toml``, if it exists."""
     result: Result | None = None
     reason: str = ""
-    """Why there is no result: how far it got, what went wrong."""
+    """Why there is no result: the progress, or the error."""
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the configuration says of the run as a whole: benchmark, method, seed, and what was chosen besides."""
+        """The table "experiment" of the configuration: benchmark, method, seed and options."""
         return _table(self.config, "experiment")
 
     @property
     def name(self) -> str:
-        """What was run, as far as it is known: "cuber on split-digits, seed 1"."""
+        """What was run, as far as known: "cuber on split-digits, seed 1"."""
         about = self.about if self.result is None else vars(self.result)
         method, benchmark, seed = (about.get(key) for key in ("method", "benchmark", "seed"))
-        words = [f"{method} on {benchmark}" if method and benchmark else "", f"seed {seed}" if seed is not None else ""]
-        return ", ".join(word for word in words if word)
+        what = [f"{method} on {benchmark}"] if method and benchmark else []
+        return ", ".join([*what, *([f"seed {seed}"] if seed is not None else [])])
 
 
-def load(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """The runs in all directories, each once, in the order given and below one by name.
+def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:
+    """Read all runs in or below the directories, each once, in the given order, below a directory by name.
 
-    A directory that is none, or has no run in it or below, is answered with a sentence; a run whose files are damaged
-    is among the others, with the sentence as its reason.
+    A run with damaged files has the state "damaged" and the error as its reason.
+
+    Raises:
+        CuberError: A path is no directory, or has no run in or below it.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
@@ -82,23 +84,23 @@ def _runs_below(path: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _read(directory: Path) -> Run:
+def _read(directory: Path) -> RunRecord:
     config: Mapping[str, Any] = {}
     try:
         if (directory / CONFIG).exists():
             config = read_config(directory)
         if (directory / RESULT).exists():
-            return Run(directory, FINISHED, config, Result.load(directory))
+            return RunRecord(directory, FINISHED, config, Result.load(directory))
         if (directory / ERROR).exists():
             why = why_it_failed(directory)
-            return Run(directory, FAILED, config, reason=f"{why} ({_how_far(directory, config)})")
+            return RunRecord(directory, FAILED, config, reason=f"{why} ({_how_far(directory, config)})")
     except CuberError as error:
-        return Run(directory, DAMAGED, config, reason=str(error))
-    return Run(directory, STATES[is_held(directory)], config, reason=_how_far(directory, config))
+        return RunRecord(directory, DAMAGED, config, reason=str(error))
+    return RunRecord(directory, STATES[is_held(directory)], config, reason=_how_far(directory, config))
 
 
 def why_it_failed(directory: Path) -> str:
-    """The word that a run left which failed, in one line."""
+    """First line of the error of a failed run."""
     path = directory / ERROR
     try:
         lines = str(json.loads(path.read_text(encoding="utf-8"))["message"]).splitlines()
@@ -109,31 +111,31 @@ def why_it_failed(directory: Path) -> str:
 
 
 def progress(directory: Path) -> tuple[int, int]:
-    """How far a run got, by its log: the tasks learnt, and the epochs of the next."""
-    learnt, epoch = 0, 0
+    """Number of learned tasks and of epochs of the next task, by the log."""
+    learned, epoch = 0, 0
     for line in _log(directory / LOG):
         if line["event"] == "evaluation":
-            learnt, epoch = line["task"] + 1, 0
+            learned, epoch = line["task"] + 1, 0
         elif line["event"] == "epoch":
-            learnt, epoch = line["task"], line["epoch"]
-    return learnt, epoch
+            learned, epoch = line["task"], line["epoch"]
+    return learned, epoch
 
 
 def tasks_of(config: Mapping[str, Any]) -> int | None:
-    """How many tasks a run's stream has, by its configuration."""
+    """Number of tasks in the configuration of a run."""
     tasks = _table(config, "stream").get("tasks")
     return len(tasks) if isinstance(tasks, list) else None
 
 
 def _how_far(directory: Path, config: Mapping[str, Any]) -> str:
-    """In words: "3 of 10 tasks learnt, epoch 7 of the next"."""
-    (learnt, epoch), tasks = progress(directory), tasks_of(config)
-    so_many = counted(learnt, "task") if tasks is None else f"{learnt} of {counted(tasks, 'task')}"
-    return f"{so_many} learnt" + (f", epoch {epoch} of the next" if epoch else "")
+    """Progress as text: "3 of 10 tasks learned, epoch 7 of the next"."""
+    (learned, epoch), tasks = progress(directory), tasks_of(config)
+    count = counted(learned, "task") if tasks is None else f"{learned} of {counted(tasks, 'task')}"
+    return f"{count} learned" + (f", epoch {epoch} of the next" if epoch else "")
 
 
 def _log(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines that make sense: the last of a run that was killed may be cut."""
+    """The valid lines of a log; the last line of a killed run may be cut."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

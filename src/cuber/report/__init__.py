@@ -1,7 +1,6 @@
-"""Results, shown: tables for the terminal, and the progress of a run."""
+"""Tables, figures and pages of results, and the progress of runs."""
 
-from cuber.report.listing import show_catalogue
-from cuber.report.progress import Bars, Lines
-from cuber.report.tables import show_result, show_summary
+from cuber.report.live import Bars, Lines
+from cuber.report.terminal import show_catalogue, show_result, show_summary
 
 __all__ = ["Bars", "Lines", "show_catalogue", "show_result", "show_summary"]

@@ -1,4 +1,4 @@
-"""The datasets, printed: what is there, what is not, where it goes."""
+"""Print the state of the datasets, and the progress of downloads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _below(root: Path, path: Path) -> str:
 
 
 def megabytes(size: int) -> str:
-    """A number of bytes in the unit people count downloads in; a dash for none.
+    """A size in megabytes; a dash for 0.
 
     >>> megabytes(169_001_437)
     '169 MB'
@@ -70,7 +70,7 @@ def megabytes(size: int) -> str:
 
 
 class DownloadBar:
-    """The progress bar that pooch moves."""
+    """Progress bar with the interface that pooch expects."""
 
     def __init__(self, name: str, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -83,7 +83,7 @@ class DownloadBar:
 
     @total.setter
     def total(self, total: int) -> None:
-        # A new total is a new file, or a new attempt at it.
+        # A new total means a new file or a new attempt.
         self.progress.reset(self.task, total=total or None)
         self.progress.start()
 

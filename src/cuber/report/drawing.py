@@ -1,4 +1,4 @@
-"""Figures as SVG inside a page, and as files."""
+"""Write figures as SVG for the page, and as SVG and PNG files."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from matplotlib.figure import Figure
 from cuber.report.style import LIGHT, RC
 
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-"""Nothing of when and by what: the same results make the same bytes."""
-VARIABLES = {colour: f"var(--{name})" for name, colour in LIGHT.items()}
+"""No date and no version, so that the same results give the same bytes."""
+VARIABLES = {color: f"var(--{name})" for name, color in LIGHT.items()}
 IDENTIFIED = ("path", "clipPath")
 DOTS_PER_INCH = 200
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """While open, figures are made and drawn as reports want them."""
+    """Context manager with the matplotlib settings of reports."""
     with warnings.catch_warnings(), matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user has chosen for other figures
+        matplotlib.rcdefaults()  # independent of the user's matplotlibrc
         matplotlib.rcParams.update(RC)
-        # Chinese names are no letters of matplotlib's own font; browsers have them.
+        # Matplotlib's font lacks some letters, for example Chinese ones; browsers have them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure as SVG and as PNG, ``path`` without its ending."""
+    """Write a figure as SVG and PNG; ``path`` has no suffix."""
     vector, pixels = path.with_name(f"{path.name}.svg"), path.with_name(f"{path.name}.png")
     figure.savefig(vector, metadata=NO_METADATA)
     figure.savefig(pixels, dpi=DOTS_PER_INCH, metadata={"Software": None})
@@ -42,7 +42,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 
 def inline(figure: Figure, name: str, description: str) -> str:
-    """A figure as an SVG element for a page: with the page's colours and letters, ids that begin with ``name``."""
+    """A figure as an SVG element for the page, with the colors and font of the page; ids begin with ``name``."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata=NO_METADATA, transparent=True)
     root = ElementTree.fromstring(file.getvalue())
@@ -57,7 +57,7 @@ def inline(figure: Figure, name: str, description: str) -> str:
     for element in root.iter():
         plain = {_local(key): value for key, value in element.attrib.items()}
         if plain.get("id") not in ids:
-            plain.pop("id", None)  # those of groups, which nobody refers to
+            plain.pop("id", None)  # ids of groups are not referred to
         if "rotate(-0" in plain.get("transform", ""):
             plain.pop("transform")
         element.attrib = {key: _attribute(key, value, ids) for key, value in plain.items()}
@@ -73,7 +73,7 @@ def _local(name: str) -> str:
 
 
 def _attribute(key: str, value: str, ids: Mapping[str, str]) -> str:
-    """The value of an attribute in as few letters as it takes, with the page's ids and colours."""
+    """The value of an attribute, shortened, with the ids and colors of the page."""
     if key == "id":
         return ids[value]
     if key == "href":
@@ -82,7 +82,7 @@ def _attribute(key: str, value: str, ids: Mapping[str, str]) -> str:
         return f"url(#{ids[value.removeprefix('url(#').removesuffix(')')]})"
     if key == "style":
         value = re.sub(r" *font-family: [^;]*;?", "", value).replace("; ", ";").replace(": ", ":")
-        return re.sub(r"#[0-9a-f]{6}", lambda colour: VARIABLES.get(colour[0], colour[0]), value)
+        return re.sub(r"#[0-9a-f]{6}", lambda color: VARIABLES.get(color[0], color[0]), value)
     if key in ("d", "x", "y", "transform"):
         numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), value)
         return " ".join(numbers.split())

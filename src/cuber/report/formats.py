@@ -1,4 +1,4 @@
-"""A comparison as text: for the terminal, for Markdown and LaTeX documents, for programs."""
+"""Output formats of `cuber compare`: terminal, Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from cuber.core.encoding import spelled
-from cuber.report.comparison.table import Column, Sheet
+from cuber.report.table import Column, Table
 
 if TYPE_CHECKING:
-    from cuber.experiments.results import Run
+    from cuber.experiments.results import RunRecord
     from cuber.report.comparison import Comparison
 
 LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
@@ -31,15 +31,15 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 }
 
 
-# For the terminal
+# Terminal
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
-    """Print every table, its notes below it, and in the end what is not in any."""
-    for sheet in comparison.sheets:
-        console.print(Text(spelled(sheet.caption, console.encoding), style="bold"))
-        console.print(_table(sheet, console))
-        for note in sheet.notes:
+    """Print the tables with their notes, and the runs without a result."""
+    for table in comparison.tables:
+        console.print(Text(spelled(table.caption, console.encoding), style="bold"))
+        console.print(_terminal_table(table, console))
+        for note in table.notes:
             console.print(Text(f"note: {note}", style="yellow"))
         console.print()
     if comparison.unfinished:
@@ -48,51 +48,51 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             console.print(Text(f"  {_unfinished(run)}", style="yellow"), soft_wrap=True)
 
 
-def _table(sheet: Sheet, console: Console) -> Table:
-    """Two blanks between columns, or one where words would not stay in one piece otherwise."""
-    rows = [[spelled(text, console.encoding) for text in row] for row in sheet.texts()]
-    widths = [_width(column, cells) for column, *cells in zip(sheet.columns, *rows, strict=True)]
+def _terminal_table(table: Table, console: Console) -> TerminalTable:
+    """Two spaces between columns, or one where words would be broken otherwise."""
+    rows = [[spelled(text, console.encoding) for text in row] for row in table.texts()]
+    widths = [_width(column, cells) for column, *cells in zip(table.columns, *rows, strict=True)]
     gap = 2 if sum(widths) + 2 * len(widths) <= console.width else 1
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
-    for column, width in zip(sheet.columns, widths, strict=True):
+    shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    for column, width in zip(table.columns, widths, strict=True):
         if column.words:
-            table.add_column(column.heading, overflow="fold", min_width=width)
+            shown.add_column(column.heading, overflow="fold", min_width=width)
         else:
-            table.add_column(column.heading, justify="right", no_wrap=True)
+            shown.add_column(column.heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+        shown.add_row(*map(Text, row))
+    return shown
 
 
 def _width(column: Column, cells: list[str]) -> int:
-    """The least width that breaks no number and no word."""
+    """The smallest width that breaks no number and no word."""
     texts = [column.heading, *cells]
     return max(map(len, [word for text in texts for word in text.split()] if column.words else texts))
 
 
-def _unfinished(run: Run) -> str:
-    """In one line: "runs/a (cuber on split-digits, seed 1): incomplete, 2 of 5 tasks learnt"."""
+def _unfinished(run: RunRecord) -> str:
+    """One line: "runs/a (cuber on split-digits, seed 1): incomplete, 2 of 5 tasks learned"."""
     reason = " ".join(run.reason.split())
-    if reason.startswith(str(run.directory)):  # the sentence about a damaged file names it
+    if reason.startswith(str(run.directory)):  # messages about damaged files name them
         return reason
     name = f" ({run.name})" if run.name else ""
     return f"{run.directory}{name}: {run.state}, {reason}"
 
 
-# For documents
+# Documents
 
 
 def markdown(comparison: Comparison) -> str:
-    """Tables with pipes."""
+    """Markdown tables."""
     parts = []
-    for sheet in comparison.sheets:
+    for table in comparison.tables:
         lines = [
-            _piped([column.heading for column in sheet.columns]),
-            _piped(["---" if column.words else "---:" for column in sheet.columns]),
-            *map(_piped, sheet.texts()),
+            _piped([column.heading for column in table.columns]),
+            _piped(["---" if column.words else "---:" for column in table.columns]),
+            *map(_piped, table.texts()),
         ]
-        notes = "".join(f"\n\n*{note}*" for note in sheet.notes)
-        parts.append(f"### {sheet.caption}\n\n" + "\n".join(lines) + notes)
+        notes = "".join(f"\n\n*{note}*" for note in table.notes)
+        parts.append(f"### {table.caption}\n\n" + "\n".join(lines) + notes)
     if comparison.unfinished:
         parts.append("### Not counted\n\n" + "\n".join(f"- {_unfinished(run)}" for run in comparison.unfinished))
     return "\n\n".join(parts)
@@ -103,36 +103,30 @@ def _piped(cells: list[str]) -> str:
 
 
 def latex(comparison: Comparison) -> str:
-    """Tables for a document that uses booktabs; what is not counted is a comment."""
-    parts = ["% \\usepackage{booktabs}", *(_latex(sheet, n) for n, sheet in enumerate(comparison.sheets))]
+    """LaTeX tables for the booktabs package; runs without a result are comments."""
+    parts = ["% \\usepackage{booktabs}", *(_latex(table, n) for n, table in enumerate(comparison.tables))]
     return "\n\n".join(parts + [f"% not counted: {_unfinished(run)}" for run in comparison.unfinished])
 
 
-def _latex(sheet: Sheet, number: int) -> str:
-    layout = "".join("p{0.5\\linewidth}" if column.long else "l" if column.words else "r" for column in sheet.columns)
-    head = " & ".join(_escaped(column.heading) for column in sheet.columns)
-    rows = [
-        " & ".join(_latex_cell(column, row.get(column.name)) for column in sheet.columns) + r" \\" for row in sheet.rows
+def _latex(table: Table, number: int) -> str:
+    layout = "".join("p{0.5\\linewidth}" if column.long else "l" if column.words else "r" for column in table.columns)
+    label = re.sub(r"[^a-z0-9]+", "-", f"{table.kind}-{table.benchmark}".lower()).strip("-")
+    lines = [
+        r"\begin{table}",
+        r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+        rf"\caption{{{_escaped(table.caption)}}}",
+        rf"\label{{tab:{label}-{number}}}\smallskip",
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        " & ".join(_escaped(column.heading) for column in table.columns) + r" \\",
+        r"\midrule",
+        *(" & ".join(_latex_cell(c, row.get(c.name)) for c in table.columns) + r" \\" for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(f"\\par {_escaped(note)}" for note in table.notes),
+        r"\end{table}",
     ]
-    label = re.sub(r"[^a-z0-9]+", "-", f"{sheet.kind}-{sheet.benchmark}".lower()).strip("-")
-    notes = [f"\\par {_escaped(note)}" for note in sheet.notes]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{_escaped(sheet.caption)}}}",
-            rf"\label{{tab:{label}-{number}}}\smallskip",
-            rf"\begin{{tabular}}{{{layout}}}",
-            r"\toprule",
-            head + r" \\",
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *notes,
-            r"\end{table}",
-        ]
-    )
+    return "\n".join(lines)
 
 
 def _latex_cell(column: Column, cell: Any) -> str:
@@ -141,7 +135,7 @@ def _latex_cell(column: Column, cell: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that LaTeX prints as it is.
+    """Escape the characters that are special in LaTeX.
 
     >>> print(_escaped("lr=50% & norm_statistics"))
     lr=50\\% \\& norm\\_statistics
@@ -149,27 +143,27 @@ def _escaped(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
-# For programs
+# Programs
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What people must know of tables that are nothing but numbers."""
-    notes = [f"{sheet.caption}: {note}" for sheet in comparison.sheets for note in sheet.notes]
+    """Notes and unfinished runs, for which CSV has no place."""
+    notes = [f"{table.caption}: {note}" for table in comparison.tables for note in table.notes]
     return notes + [f"not counted: {_unfinished(run)}" for run in comparison.unfinished]
 
 
 def as_json(comparison: Comparison, *, ensure_ascii: bool = False) -> str:
-    """One object: the tables, and what is not in them."""
+    """One object with the tables and the runs without a result."""
     tables = [
         {
-            "table": sheet.kind,
-            "benchmark": sheet.benchmark,
-            "title": sheet.title,
-            **sheet.context,
-            "rows": sheet.plain(),
-            "notes": sheet.notes,
+            "table": table.kind,
+            "benchmark": table.benchmark,
+            "title": table.title,
+            **table.context,
+            "rows": table.plain(),
+            "notes": table.notes,
         }
-        for sheet in comparison.sheets
+        for table in comparison.tables
     ]
     unfinished = [
         {"directory": str(run.directory), "state": run.state, "reason": run.reason} for run in comparison.unfinished
@@ -178,13 +172,13 @@ def as_json(comparison: Comparison, *, ensure_ascii: bool = False) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A block of rows for each kind of table, over all benchmarks, with an empty line between blocks."""
-    kinds = dict.fromkeys(sheet.kind for sheet in comparison.sheets)
-    return "\n".join(_csv([sheet for sheet in comparison.sheets if sheet.kind == kind]) for kind in kinds)
+    """One block of rows per kind of table, over all benchmarks, separated by empty lines."""
+    kinds = dict.fromkeys(table.kind for table in comparison.tables)
+    return "\n".join(_csv([table for table in comparison.tables if table.kind == kind]) for kind in kinds)
 
 
-def _csv(sheets: list[Sheet]) -> str:
-    rows = [{"benchmark": sheet.benchmark, **sheet.context, **row} for sheet in sheets for row in sheet.plain()]
+def _csv(tables: list[Table]) -> str:
+    rows = [{"benchmark": table.benchmark, **table.context, **row} for table in tables for row in table.plain()]
     names = list(dict.fromkeys(name for row in rows for name in row))
     file = io.StringIO()
     writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
@@ -199,4 +193,4 @@ FORMATS: Mapping[str, Callable[[Comparison], str]] = {
     "csv": as_csv,
     "json": as_json,
 }
-"""Besides the tables of the terminal, which need to know how wide it is."""
+"""Formats that return text; ``show_comparison`` prints the tables for the terminal."""

@@ -1,4 +1,4 @@
-"""The figures that set variants side by side, from plain results. Each is a Figure, or None where there is no data."""
+"""Figures that compare variants; each function returns None where there is no data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from cuber.report.content import Benchmark, Spread, Variant
-from cuber.report.formatting import memory, memory_unit, seconds, shorten, time_unit
+from cuber.report.model import Estimate, Group, Variant
 from cuber.report.style import AREAS, LIGHT, ON_AREA, WIDTH, Mark
+from cuber.report.typography import memory_text, memory_unit, shorten, time_text, time_unit, typeset
 
 Marks = Mapping[str, Mark]
 """By a variant's label."""
@@ -22,23 +22,20 @@ PANELS_IN_A_ROW = 4
 MOST_PANELS = 24
 MOST_MARKERS = 6
 CHARACTER = 0.065
-"""About how wide one is, in inches."""
+"""Approximate width of a character in inches."""
 LEGEND_ROW = 0.17
 BAND: dict[str, Any] = {"alpha": 0.16, "linewidth": 0}
 LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 1.2}
-"""The line of what was learnt all at once."""
+"""Line style for tasks that were learned all at once."""
 WHISKERS: dict[str, Any] = {"elinewidth": 1.0, "capsize": 2.5}
 
 
 # ACC against BWT
 
 
-def acc_against_bwt(benchmark: Benchmark, marks: Marks) -> Figure | None:
-    """A point for each variant: how much is known in the end, and what became of old tasks.
-
-    What was learnt all at once has no old tasks: a line where it stands.
-    """
-    points = [(variant, variant.figure("acc"), variant.figure("bwt")) for variant in benchmark.variants]
+def acc_against_bwt(group: Group, marks: Marks) -> Figure | None:
+    """One point per variant; a dotted line for variants that learn all tasks at once, which have no BWT."""
+    points = [(variant, variant.figure("acc"), variant.figure("bwt")) for variant in group.variants]
     if all(bwt is None for _, _, bwt in points):
         return None
     figure = Figure((WIDTH, 3.1), layout="constrained")
@@ -48,18 +45,18 @@ def acc_against_bwt(benchmark: Benchmark, marks: Marks) -> Figure | None:
     for variant, acc, bwt in points:
         mark = marks[variant.label]
         if acc is not None and bwt is not None:
-            point: dict[str, Any] = {"color": mark.colour, "marker": mark.marker, "markersize": 7, "linestyle": "none"}
+            point: dict[str, Any] = {"color": mark.color, "marker": mark.marker, "markersize": 7, "linestyle": "none"}
             axes.errorbar(
                 *(acc.mean, bwt.mean, bwt.deviation or None, acc.deviation or None),
                 **(WHISKERS | point | {"markeredgecolor": LIGHT["page"], "markeredgewidth": 0.7, "zorder": 3}),
             )
         elif acc is not None and variant.at_once:
-            axes.axvline(acc.mean, color=mark.colour, **LEVEL)
+            axes.axvline(acc.mean, color=mark.color, **LEVEL)
         else:
             continue
         shown.append(variant)
     axes.margins(0.12)
-    axes.set_xlabel("ACC: mean accuracy in the end (%)")
+    axes.set_xlabel("ACC: mean final accuracy (%)")
     axes.set_ylabel("BWT (percentage points)")
     add_legend(figure, shown, marks, lines=False)
     return figure
@@ -68,34 +65,34 @@ def acc_against_bwt(benchmark: Benchmark, marks: Marks) -> Figure | None:
 # Accuracy over time
 
 
-def accuracy_evolution(benchmark: Benchmark, marks: Marks) -> Figure | None:
-    """A panel for each task: its accuracy after every task learnt since. The first panel is the mean over tasks."""
-    tasks = len(benchmark.task_names)
-    if tasks < 2 or all(variant.at_once for variant in benchmark.variants):
+def accuracy_evolution(group: Group, marks: Marks) -> Figure | None:
+    """One panel per task with its accuracy after every later task; the first panel has the mean over tasks."""
+    tasks = len(group.task_names)
+    if tasks < 2 or all(variant.at_once for variant in group.variants):
         return None
     figure, panels = make_panels(1 + len(evolution_tasks(tasks)))
-    for variant in benchmark.variants:
+    for variant in group.variants:
         _draw(panels[0], variant.mean_over_seen, marks[variant.label], level=variant.at_once)
     panels[0].set_title("mean over the tasks seen", fontweight="bold")
     for axes, task in zip(panels[1:], evolution_tasks(tasks), strict=False):
-        name = benchmark.task_names[task]
+        name = group.task_names[task]
         axes.set_title(shorten(f"task {task}" + (f": {name}" if name else ""), 26))
-        for variant in benchmark.variants:
+        for variant in group.variants:
             if task < variant.tasks:
                 _draw(axes, [row[task] for row in variant.matrix], marks[variant.label], level=variant.at_once)
-    panels[0].set_ylim(top=min(panels[0].get_ylim()[1], 101.0))  # the margin may reach further, accuracies do not
+    panels[0].set_ylim(top=min(panels[0].get_ylim()[1], 101.0))  # accuracies end at 100, margins do not
     _share_axes(figure, "after learning task", "accuracy (%)", last=tasks - 1)
-    add_legend(figure, benchmark.variants, marks)
+    add_legend(figure, group.variants, marks)
     return figure
 
 
 def evolution_tasks(tasks: int) -> list[int]:
-    """Which have a panel: all but the last, which has no time to change in; evenly chosen where they are many."""
+    """Tasks with a panel: all but the last, or evenly spaced ones where there are many."""
     return evenly(tasks - 1, MOST_PANELS - 1)
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """So many of the first numbers, or ``most`` of them from the first to the last.
+    """The numbers below ``count``, or ``most`` of them, evenly spaced.
 
     >>> evenly(3, 5), evenly(9, 3)
     ([0, 1, 2], [0, 4, 8])
@@ -106,77 +103,77 @@ def evenly(count: int, most: int) -> list[int]:
 # Pools
 
 
-def pool_sizes(benchmark: Benchmark, marks: Marks) -> Figure | None:
-    """A panel for each layer: what share of its input space is in the pool after each task."""
-    layers = pool_layers(benchmark)
+def pool_sizes(group: Group, marks: Marks) -> Figure | None:
+    """One panel per layer: the share of its input space in the pool after each task."""
+    layers = pool_layers(group)
     if not layers:
         return None
     figure, panels = make_panels(len(layers))
-    users = [variant for variant in benchmark.variants if variant.layers]
+    users = [variant for variant in group.variants if variant.layers]
     for axes, layer in zip(panels, layers, strict=False):
         axes.set_title(shorten(layer, 28))
         for variant in users:
-            _draw(axes, variant.pool(layer, "share"), marks[variant.label])
-    _share_axes(figure, "after learning task", "in the pool (%)", last=len(benchmark.task_names) - 1)
+            _draw(axes, variant.pool(layer, lambda pool: 100 * pool["size"] / pool["dimension"]), marks[variant.label])
+    _share_axes(figure, "after learning task", "in the pool (%)", last=len(group.task_names) - 1)
     for axes in panels:
         axes.set_ylim(0, None)
     add_legend(figure, users, marks)
     return figure
 
 
-def pool_layers(benchmark: Benchmark) -> list[str]:
-    """Which have a panel; evenly chosen where they are many."""
-    layers = list(dict.fromkeys(layer for variant in benchmark.variants for layer in variant.layers))
+def pool_layers(group: Group) -> list[str]:
+    """Layers with a panel, evenly spaced where there are many."""
+    layers = list(dict.fromkeys(layer for variant in group.variants for layer in variant.layers))
     return [layers[place] for place in evenly(len(layers), MOST_PANELS)]
 
 
 # Memory and time
 
 
-def memory_bars(benchmark: Benchmark) -> Figure | None:
-    """A bar for each variant: what it keeps in the end, by kind."""
-    kept = [variant.bytes for variant in benchmark.variants]
+def memory_bars(group: Group) -> Figure | None:
+    """One bar per variant: memory after the last task, by kind."""
+    kept = [variant.bytes for variant in group.variants]
     kinds = list(dict.fromkeys(kind for sizes in kept for kind in sizes))
     if not kinds:
         return None
     largest = max(sum(sizes.values()) for sizes in kept)
     unit, name = memory_unit(largest)
-    figure, axes = _bars(benchmark.variants, extra=0.3)
+    figure, axes = _bars(group.variants, extra=0.3)
     for place, kind in enumerate(kinds):
-        colour = AREAS[place % len(AREAS)]
+        color = AREAS[place % len(AREAS)]
         for row, sizes in enumerate(kept):
             left = sum(sizes.get(before, 0) for before in kinds[:place]) / unit
             width = sizes.get(kind, 0) / unit
-            axes.barh(row, width, left=left, height=0.6, color=colour, label=shorten(kind, 24) if row == 0 else None)
+            axes.barh(row, width, left=left, height=0.6, color=color, label=shorten(kind, 24) if row == 0 else None)
             if width * unit > 0.012 * largest * len(kind):
                 axes.text(left + width / 2, row, shorten(kind, 24), ha="center", va="center", color=ON_AREA, fontsize=7)
     for row, sizes in enumerate(kept):
-        _note(axes, sum(sizes.values()) / unit, row, memory(sum(sizes.values())))
+        _note(axes, sum(sizes.values()) / unit, row, memory_text(sum(sizes.values())))
     axes.set_xlabel(f"kept after the last task ({name})")
     figure.legend(loc="outside upper left", ncols=min(len(kinds), 7), handlelength=1.0, columnspacing=1.4)
     return figure
 
 
-def time_bars(benchmark: Benchmark, marks: Marks) -> Figure | None:
-    """A bar for each variant: how long it learnt."""
-    times = [variant.seconds for variant in benchmark.variants]
+def time_bars(group: Group, marks: Marks) -> Figure | None:
+    """One bar per variant: training time of all tasks."""
+    times = [variant.seconds for variant in group.variants]
     known = [time for time in times if time is not None]
     if not known:
         return None
     unit, name = time_unit(max(time.mean for time in known))
-    figure, axes = _bars(benchmark.variants)
-    for row, (variant, time) in enumerate(zip(benchmark.variants, times, strict=True)):
+    figure, axes = _bars(group.variants)
+    for row, (variant, time) in enumerate(zip(group.variants, times, strict=True)):
         if time is not None:
             error = (time.deviation or 0) / unit
-            axes.barh(row, time.mean / unit, height=0.5, color=marks[variant.label].colour)
+            axes.barh(row, time.mean / unit, height=0.5, color=marks[variant.label].color)
             if error:
                 axes.errorbar(time.mean / unit, row, xerr=error, color=LIGHT["ink"], **WHISKERS)
-            _note(axes, time.mean / unit + error, row, seconds(time))
-    axes.set_xlabel(f"time for learning all tasks ({name})")
+            _note(axes, time.mean / unit + error, row, typeset(time_text(time)))
+    axes.set_xlabel(f"training time of all tasks ({name})")
     return figure
 
 
-# What they have in common
+# Shared parts
 
 
 def _bars(variants: Sequence[Variant], extra: float = 0.0) -> tuple[Figure, Axes]:
@@ -204,23 +201,23 @@ def make_panels(count: int, *, share_x: bool = True) -> tuple[Figure, list[Axes]
     for axes in panels[count:]:
         axes.remove()
     for axes in panels[:count]:
-        axes.tick_params(labelbottom=True)  # the last row may be short, and then nobody knows which is the lowest
+        axes.tick_params(labelbottom=True)  # the last row may be short
     return figure, panels[:count]
 
 
-def _draw(axes: Axes, values: Iterable[Spread | None], mark: Mark, *, level: bool = False) -> None:
-    """A line through means in percent, a band for the deviations; a level line for what was learnt all at once."""
+def _draw(axes: Axes, values: Iterable[Estimate | None], mark: Mark, *, level: bool = False) -> None:
+    """A line through means with a band of one deviation; ``level``: a horizontal line instead."""
     known = [(place, value) for place, value in enumerate(values) if value is not None]
     if level:
-        axes.axhline(known[0][1].mean, color=mark.colour, **LEVEL)
+        axes.axhline(known[0][1].mean, color=mark.color, **LEVEL)
         return
     places, means = [place for place, _ in known], [value.mean for _, value in known]
-    style = {"color": mark.colour, "linestyle": mark.dashes, "marker": mark.marker}
+    style = {"color": mark.color, "linestyle": mark.dashes, "marker": mark.marker}
     axes.plot(places, means, **style, markevery=max(1, math.ceil(len(known) / MOST_MARKERS)))
     if any(value.deviation for _, value in known):
         low = [max(0.0, value.mean - (value.deviation or 0)) for _, value in known]
         high = [min(100.0, value.mean + (value.deviation or 0)) for _, value in known]
-        axes.fill_between(places, low, high, color=mark.colour, **BAND)
+        axes.fill_between(places, low, high, color=mark.color, **BAND)
 
 
 def _share_axes(figure: Figure, x: str, y: str, last: int) -> None:
@@ -232,14 +229,14 @@ def _share_axes(figure: Figure, x: str, y: str, last: int) -> None:
 
 
 def add_legend(figure: Figure, variants: Sequence[Variant], marks: Marks, *, lines: bool = True) -> None:
-    """The variants above the figure, which grows by what they take."""
+    """Add a legend above the figure and enlarge the figure by its height."""
     handles = []
     for variant in variants:
         mark = marks[variant.label]
         style: dict[str, Any] = {"linestyle": mark.dashes if lines else "none", "marker": mark.marker}
         if variant.at_once:
             style = LEVEL
-        handles.append(Line2D([], [], color=mark.colour, label=shorten(variant.label), **style))
+        handles.append(Line2D([], [], color=mark.color, label=shorten(variant.label), **style))
     longest = max(len(str(handle.get_label())) for handle in handles)
     columns = max(1, min(len(handles), int(WIDTH / (CHARACTER * (longest + 7)))))
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * (math.ceil(len(handles) / columns) - 1))

@@ -1,6 +1,6 @@
-"""What a few numbers say about those that were not measured: plain floats, Student's t.
+"""Confidence intervals and paired t-tests over seeds.
 
-A figure that the numbers do not decide is None: one alone has no spread, numbers without spread have no test.
+A figure that the values do not determine is None: one value has no deviation, equal values have no test.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 NO_SPREAD = 1e-9
-"""Accuracies in percent that are nearer to each other than this differ by rounding alone."""
+"""Deviations of accuracies in percent below this are rounding errors."""
 
 
 def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean.
+    """Arithmetic mean.
 
     >>> mean([1.0, 2.0, 6.0])
     3.0
@@ -25,19 +25,19 @@ def mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """The standard deviation of the population that the values are a sample of; None for one alone.
+    """Sample standard deviation; None for a single value.
 
     >>> deviation([1.0, 3.0])
     1.4142135623730951
     """
     if len(values) < 2:
         return None
-    centre = mean(values)
-    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+    center = mean(values)
+    return math.sqrt(math.fsum((value - center) ** 2 for value in values) / (len(values) - 1))
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Where the mean of the population lies, as far as the sample tells; None for one alone, or without spread.
+    """Confidence interval of the mean by Student's t; None for a single value, or where all are equal.
 
     >>> low, high = interval([1.0, 3.0])
     >>> round(low, 3), round(high, 3)
@@ -46,7 +46,7 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     error = _standard_error(values)
     if error is None:
         return None
-    from scipy.special import stdtrit  # here, since whoever only wants a mean need not wait for it
+    from scipy.special import stdtrit  # imported here because means alone do not need it
 
     half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
     return mean(values) - half, mean(values) + half
@@ -54,53 +54,44 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
 
 @dataclass(frozen=True)
 class Paired:
-    """How much higher one of two things is, measured under the same conditions several times."""
+    """Difference between two variants that were measured with the same seeds."""
 
     count: int
     mean: float
     deviation: float | None
     interval: tuple[float, float] | None
     p: float | None
-    """Of the two-sided t-test: how often chance alone would bring about a mean so far from 0."""
+    """Of the two-sided paired t-test."""
 
 
 def paired(ones: Sequence[float], others: Sequence[float], confidence: float = CONFIDENCE) -> Paired:
-    """The difference of ``ones`` to ``others``, which were measured pair by pair.
+    """Difference ``ones - others``, pair by pair.
 
     >>> difference = paired([3.0, 5.0, 4.0], [2.0, 3.0, 1.0])
     >>> difference.mean, round(difference.p, 4)
     (2.0, 0.0742)
     """
-    differences = [one - other for one, other in zip(ones, others, strict=True)]
-    return Paired(
-        len(differences), mean(differences), deviation(differences), interval(differences, confidence), _p(differences)
-    )
+    values = [one - other for one, other in zip(ones, others, strict=True)]
+    return Paired(len(values), mean(values), deviation(values), interval(values, confidence), _p(values))
 
 
 def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float | None:
-    """Spearman's: 1 where both rise together, -1 where one falls as the other rises; None where one does not change.
+    """Spearman's rank correlation; None where one side is constant.
 
     >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 1000.0]), rank_correlation([1.0, 1.0], [0.0, 2.0])
     (1.0, None)
     """
     if len(ones) < 2:
         return None
-    x, y = (_from_mean(_ranks(values)) for values in (ones, others))
-    spreads = [math.fsum(rank**2 for rank in ranks) for ranks in (x, y)]
-    if min(spreads) == 0:
-        return None
-    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / math.sqrt(spreads[0] * spreads[1])
+    x, y = _centered_ranks(ones), _centered_ranks(others)
+    squares = math.fsum(rank**2 for rank in x) * math.fsum(rank**2 for rank in y)
+    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / math.sqrt(squares) if squares else None
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
-    """From 1; equal values share the mean of their ranks."""
+def _centered_ranks(values: Sequence[float]) -> list[float]:
+    """Ranks minus their mean; equal values share the mean of their ranks."""
     order = sorted(values)
-    return [(bisect_left(order, value) + bisect_right(order, value) + 1) / 2 for value in values]
-
-
-def _from_mean(values: Sequence[float]) -> list[float]:
-    centre = mean(values)
-    return [value - centre for value in values]
+    return [(bisect_left(order, value) + bisect_right(order, value) - len(order)) / 2 for value in values]
 
 
 def _p(values: Sequence[float]) -> float | None:

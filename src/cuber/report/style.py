@@ -1,145 +1,95 @@
-"""How a report looks: its colours on light and on dark, the marks of the variants, the figures' lines and letters.
+"""Colors, marks of the variants, and matplotlib settings.
 
-Figures are drawn in the colours for light; on the page each is a CSS variable that is another colour on dark. All were
-chosen to stay apart with each of the three kinds of colour blindness, and no meaning rests on colour alone.
+Figures are drawn in the light colors; on the page each color is a CSS variable with another value in dark mode. The
+colors differ under each of the three kinds of color blindness, and no meaning depends on color alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-LIGHT = {
-    "page": "#ffffff",
-    "ink": "#1b2027",
-    "quiet": "#59626e",
-    "line": "#d9dee5",
-    "c0": "#274dad",
-    "c1": "#9b4804",
-    "c2": "#3ca488",
-    "c3": "#540951",
-    "c4": "#af8707",
-    "c5": "#1b7a94",
-    "c6": "#730d04",
-    "c7": "#8f88de",
-    "c8": "#c81868",
-    "c9": "#a038e8",
+LIGHT_SERIES = "#274dad #9b4804 #3ca488 #540951 #af8707 #1b7a94 #730d04 #8f88de #c81868 #a038e8"
+DARK_SERIES = "#7eaeff #fa974c #8eebbf #c873ae #f2d95c #6fd3ee #e56b5c #9384ee #b04060 #7050d0"
+LIGHT = {"page": "#ffffff", "ink": "#1b2027", "quiet": "#59626e", "line": "#d9dee5"} | {
+    f"c{place}": color for place, color in enumerate(LIGHT_SERIES.split())
 }
-DARK = {
-    "page": "#14171c",
-    "ink": "#e8ebf0",
-    "quiet": "#a3acb9",
-    "line": "#343b46",
-    "c0": "#7eaeff",
-    "c1": "#fa974c",
-    "c2": "#8eebbf",
-    "c3": "#c873ae",
-    "c4": "#f2d95c",
-    "c5": "#6fd3ee",
-    "c6": "#e56b5c",
-    "c7": "#9384ee",
-    "c8": "#b04060",
-    "c9": "#7050d0",
+DARK = {"page": "#14171c", "ink": "#e8ebf0", "quiet": "#a3acb9", "line": "#343b46"} | {
+    f"c{place}": color for place, color in enumerate(DARK_SERIES.split())
 }
-
-SERIES = [LIGHT[f"c{place}"] for place in range(10)]
-"""Colours of variants: one for each of the paper's methods."""
+SERIES = LIGHT_SERIES.split()
+"""Colors of variants, one for each method of the paper."""
 AREAS = [
     *("#77aadd", "#eedd88", "#44bb99", "#ee8866", "#bbcc33", "#ffaabb"),
     *("#99ddff", "#c9b8dc", "#a880f8", "#d0f0d8", "#78a800", "#98d080"),
 ]
-"""Colours of parts of a whole, more than there are kinds of memory: pale, so that nobody takes one for a variant; the
-same on light and dark."""
+"""Colors of kinds of memory, paler than those of variants; the same in light and dark mode."""
 ON_AREA = "#16181d"
 
 WHITE, BLACK = "#ffffff", "#0d1420"
-HEAT_LIGHT = [
-    *(("#eef4fb", LIGHT["ink"]), ("#d6e5f7", LIGHT["ink"]), ("#bdd6f2", LIGHT["ink"]), ("#a5c7ed", LIGHT["ink"])),
-    *(("#8db8e8", LIGHT["ink"]), ("#709dd5", LIGHT["ink"]), ("#4773b8", WHITE), ("#335fa8", WHITE), ("#1d4c9c", WHITE)),
+HEAT_LIGHT = [(color, LIGHT["ink"]) for color in ["#eef4fb", "#d6e5f7", "#bdd6f2", "#a5c7ed", "#8db8e8", "#709dd5"]] + [
+    (color, WHITE) for color in ["#4773b8", "#335fa8", "#1d4c9c"]
 ]
-HEAT_DARK = [
-    *(("#1c232d", WHITE), ("#213147", WHITE), ("#263f63", WHITE), ("#2b4d80", WHITE), ("#2f5c9e", WHITE)),
-    *(("#4169a8", WHITE), ("#6b93ce", BLACK), ("#89b0e6", BLACK), ("#a9cdff", BLACK)),
+HEAT_DARK = [(color, WHITE) for color in ["#1c232d", "#213147", "#263f63", "#2b4d80", "#2f5c9e", "#4169a8"]] + [
+    (color, BLACK) for color in ["#6b93ce", "#89b0e6", "#a9cdff"]
 ]
-"""From low to high: the colour of a cell and of the number in it."""
+"""From low to high: the colors of a cell and of its text."""
 
-FELL = 4
-REGIMES = {1: "only protected", 2: "reused", 3: "may improve", FELL: "fell from 3 to 2"}
+DEMOTED = 4
+REGIMES = {
+    1: "1: only protected",
+    2: "2: reused",
+    3: "3: may improve",
+    DEMOTED: "↓n: demoted from 3 to 2 after epoch n",
+}
 REGIMES_LIGHT = {
     1: ("#edeff2", LIGHT["quiet"]),
     2: ("#bdd6f2", LIGHT["ink"]),
     3: ("#1d4c9c", WHITE),
-    FELL: ("#f1c564", LIGHT["ink"]),
+    DEMOTED: ("#f1c564", LIGHT["ink"]),
 }
 REGIMES_DARK = {
     1: ("#22272f", DARK["quiet"]),
     2: ("#2b4d80", WHITE),
     3: ("#a9cdff", BLACK),
-    FELL: ("#d79b32", BLACK),
+    DEMOTED: ("#d79b32", BLACK),
 }
 
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">"]
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
 
 
-@dataclass(frozen=True)
 class Mark:
-    """How a variant is drawn, in every figure and table alike: told by form as well as by colour."""
+    """Color, marker and dashes of the variant at a place, the same in all figures and tables."""
 
-    place: int
-
-    @property
-    def number(self) -> int:
-        """Of its colour."""
-        return self.place % len(SERIES)
-
-    @property
-    def colour(self) -> str:
-        return SERIES[self.number]
-
-    @property
-    def marker(self) -> str:
-        return MARKERS[self.place % len(MARKERS)]
-
-    @property
-    def dashes(self) -> Any:
-        return DASHES[self.place % len(DASHES)]
+    def __init__(self, place: int) -> None:
+        self.number = place % len(SERIES)
+        """Number of the color."""
+        self.color = SERIES[self.number]
+        self.marker = MARKERS[place % len(MARKERS)]
+        self.dashes = DASHES[place % len(DASHES)]
 
 
 WIDTH = 7.2
-"""Inches: the width of a figure, with letters of 8 points as in a paper."""
+"""Width of a figure in inches, with a font size of 8 points as in a paper."""
 
 RC: dict[Any, Any] = {
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "legend.fontsize"), 8.0),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 7.5),
+    **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), LIGHT["quiet"]),
+    **dict.fromkeys(("axes.linewidth", "grid.linewidth"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 0.0),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow", "axes.unicode_minus"), True),
     "font.family": ["DejaVu Sans"],
-    "font.size": 8.0,
-    "axes.titlesize": 8.0,
     "axes.titlelocation": "left",
-    "axes.labelsize": 8.0,
-    "axes.labelcolor": LIGHT["quiet"],
-    "axes.edgecolor": LIGHT["quiet"],
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": True,
+    "axes.facecolor": "none",
     "grid.color": LIGHT["line"],
-    "grid.linewidth": 0.6,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "xtick.color": LIGHT["quiet"],
-    "ytick.color": LIGHT["quiet"],
-    "xtick.major.size": 0.0,
-    "ytick.major.size": 0.0,
     "text.color": LIGHT["ink"],
-    "text.parse_math": False,  # a task may be called $x$
-    "legend.frameon": False,
-    "legend.fontsize": 8.0,
+    "text.parse_math": False,  # task names may contain $
     "lines.linewidth": 1.4,
     "lines.markersize": 4.0,
     "figure.facecolor": LIGHT["page"],
-    "axes.facecolor": "none",
     "savefig.facecolor": "auto",
     "svg.fonttype": "none",
-    "svg.hashsalt": "cuber",  # the same figure, the same bytes
+    "svg.hashsalt": "cuber",  # reproducible files
 }

@@ -17,6 +17,7 @@ import torch
 from torch import nn, optim
 
 from cuber.core.learner import Method
+from cuber.core.pooled import PooledMethod
 from cuber.core.settings import settings_of
 from cuber.errors import CuberError
 from cuber.networks.heads import heads_of

@@ -1,4 +1,4 @@
-"""The paper's tables, made of runs: what to show, whatever the format."""
+"""Tables of `cuber compare`, made of the model in `cuber.report.model`."""
 
 from __future__ import annotations
 
@@ -8,56 +8,64 @@ from typing import TYPE_CHECKING
 
 from cuber.errors import CuberError, unknown
 from cuber.report.comparison import accuracy, cost, transfer
-from cuber.report.comparison.table import Sheet
+from cuber.report.model import Group, Report, Variant
+from cuber.report.table import Table
 
 if TYPE_CHECKING:
-    from cuber.experiments.results import Run
-    from cuber.experiments.variants import Group, Variant
+    from cuber.experiments.results import RunRecord
 
 BASELINE = "gpm"
-"""What the paper measures FWT, time and memory by."""
+"""The method to which the paper relates FWT, time and memory."""
 BEST_BEFORE = "trgp"
-"""What the paper compares CUBER with."""
+"""The method with which the paper compares CUBER."""
 
 TABLES = {
     "acc": "a finished run",
-    "differences": f"two seeds of the variant that --against names, else of {BEST_BEFORE}, and of another",
-    "selected": "old tasks that were in regime 3",
+    "differences": f"two seeds of the variant that --against names (default: {BEST_BEFORE}) and of another",
+    "selected": "old tasks in regime 3",
     "forward": f"runs of {BASELINE} and of another method with the same seed",
     "sweep": "runs of one method that differ in a setting",
     "time": "a finished run",
     "memory": "a finished run",
 }
-"""The tables that there are, in the order in which they are shown, and what each is made of."""
+"""Names of the tables in the order of the output, and the runs that each needs."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that there is to show."""
+    """The tables, and the runs without a result."""
 
-    sheets: list[Sheet]
-    unfinished: list[Run]
+    tables: list[Table]
+    unfinished: Sequence[RunRecord]
 
 
-def compare(
-    runs: Sequence[Run], groups: Sequence[Group], against: str | None = None, tables: Collection[str] = ()
-) -> Comparison:
-    """The tables that the groups of runs allow, or those of them that are wanted."""
+def compare(report: Report, against: str | None = None, tables: Collection[str] = ()) -> Comparison:
+    """Make all tables for which there are runs, or only those named in ``tables``.
+
+    Args:
+        report: The runs.
+        against: Label or method of the variant that the others are tested against; default: TRGP.
+        tables: Names from ``TABLES``.
+
+    Raises:
+        CuberError: A table or variant is unknown, or a named table cannot be made of these runs.
+    """
+    groups = report.groups
     for name in tables:
         if name not in TABLES:
             raise unknown("table", name, TABLES)
     if groups and against is not None and not any(_named(group, against) for group in groups):
         raise unknown("variant", against, dict.fromkeys(each.label for group in groups for each in group.variants))
-    sheets = [sheet for group in groups for sheet in _sheets(group, against, tables or TABLES)]
+    made = [table for group in groups for table in _tables(group, against, tables or TABLES)]
     for name in tables:
-        if groups and not any(sheet.kind == name for sheet in sheets):
-            raise CuberError(f"there is no table '{name}' to be made of these runs: {_lack(name, groups, against)}")
-    return Comparison(sheets, [run for run in runs if run.result is None])
+        if groups and not any(table.kind == name for table in made):
+            raise CuberError(f"table '{name}' cannot be made of these runs: {_lack(name, groups, against)}")
+    return Comparison(made, report.unfinished)
 
 
-def _sheets(group: Group, against: str | None, tables: Collection[str]) -> list[Sheet]:
+def _tables(group: Group, against: str | None, wanted: Collection[str]) -> list[Table]:
     other = _named(group, against) if against is not None else _only(group.of(BEST_BEFORE))
-    baseline = _first(group.of(BASELINE))
+    baseline = next(iter(group.of(BASELINE)), None)
     made = [
         *accuracy.accuracy(group),
         *accuracy.differences(group, other),
@@ -67,35 +75,32 @@ def _sheets(group: Group, against: str | None, tables: Collection[str]) -> list[
         *cost.time(group, baseline),
         *cost.memory(group, baseline),
     ]
-    wanted = [sheet for sheet in made if sheet.kind in tables]
-    for sheet in wanted[:1]:
-        sheet.notes = group.notes + sheet.notes
-    return wanted
+    made = [table for table in made if table.kind in wanted]
+    for table in made:
+        table.benchmark = group.title
+    for table in made[:1]:
+        table.notes = [*group.notes, *table.notes]
+    return made
 
 
 def _lack(table: str, groups: Sequence[Group], against: str | None) -> str:
-    """Why there is no such table."""
+    """Why a table cannot be made."""
     usual = [group.of(BEST_BEFORE) for group in groups]
     if table != "differences" or against is not None or any(map(_only, usual)):
         return f"it needs {TABLES[table]}"
-    if any(usual):
-        return f"there is more than one {BEST_BEFORE} to compare with, so name a variant with --against"
-    return f"there is no {BEST_BEFORE} to compare with, so name another variant with --against"
+    count = "more than one" if any(usual) else "no"
+    return f"there is {count} {BEST_BEFORE} to compare with; name a variant with --against"
 
 
 def _named(group: Group, name: str) -> Variant | None:
     """The variant with that label, or the only one of the method with that name."""
-    labelled = [variant for variant in group.variants if variant.label == name]
+    labeled = [variant for variant in group.variants if variant.label == name]
     of_method = group.of(name)
-    if not labelled and len(of_method) > 1:
+    if not labeled and len(of_method) > 1:
         labels = ", ".join(f"'{variant.label}'" for variant in of_method)
         raise CuberError(f"'{name}' may be any of {labels} on {group.title}: name one of them")
-    return _first(labelled or of_method)
+    return next(iter(labeled or of_method), None)
 
 
 def _only(variants: list[Variant]) -> Variant | None:
     return variants[0] if len(variants) == 1 else None
-
-
-def _first(variants: list[Variant]) -> Variant | None:
-    return variants[0] if variants else None

@@ -1,4 +1,4 @@
-"""The figures of the paper's tables, by our names of benchmarks and methods; its figure of memory has no numbers.
+"""Figures from the paper's tables by benchmark and method; its plot of memory has no numbers.
 
 Lin et al., "Beyond Not-Forgetting: Continual Learning with Backward Knowledge Transfer", 2022.
 """
@@ -6,16 +6,12 @@ Lin et al., "Beyond Not-Forgetting: Continual Learning with Backward Knowledge T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from cuber.report.comparison.table import Estimate
-
-if TYPE_CHECKING:
-    from cuber.experiments.variants import Group, Variant
+from cuber.report.model import Estimate, Group, Variant
 
 Figures = tuple[Estimate, Estimate | None]
-"""ACC and BWT in percent; learning all tasks at once has no BWT."""
-Table = dict[str, dict[str, Figures]]
+"""ACC and BWT in percent; multitask learning has no BWT."""
+FigureTable = dict[str, dict[str, Figures]]
 """Benchmark -> method -> figures."""
 
 FOUR = ("split-cifar100", "split-miniimagenet", "five-datasets", "permuted-mnist")
@@ -29,12 +25,12 @@ def _figure(text: str) -> Estimate | None:
     """
     if text == "-":
         return None
-    centre, _, spread = text.partition("±")
-    return Estimate(float(centre), float(spread) if spread else None, text)
+    center, _, deviation = text.partition("±")
+    return Estimate(float(center), float(deviation) if deviation else None, text)
 
 
-def _figures(lines: str) -> Table:
-    table: Table = {benchmark: {} for benchmark in FOUR}
+def _figures(lines: str) -> FigureTable:
+    table: FigureTable = {benchmark: {} for benchmark in FOUR}
     for line in lines.strip().splitlines():
         method, *texts = line.split()
         for benchmark, acc, bwt in zip(FOUR, texts[::2], texts[1::2], strict=True):
@@ -55,7 +51,7 @@ gpm        72.48±0.40 -0.9±0      60.41±0.61 -0.7±0.4   91.22±0.20 -1±0   
 trgp       74.46±0.32 -0.9±0.01   61.78±0.60 -0.5±0.6   93.56±0.10 -0.04±0.01  96.34±0.11 -0.8±0.1
 cuber      75.54±0.22 0.13±0.08   62.67±0.74 0.23±0.15  93.48±0.10 0.00±0.02   97.25±0.00 -0.02±0.00
 """)
-"""The main table: for all but GPM, TRGP and CUBER the figures that others had reported. CUBER with eps2 = 0."""
+"""The main table, CUBER with eps2 = 0. The figures of all but GPM, TRGP and CUBER are quoted from other papers."""
 
 REPRODUCED = _figures("""
 owm        50.44±0.72 -30±1       -          -          -          -           89.63±0.21 -1±0
@@ -64,7 +60,7 @@ hat        73.21±0.76 0±0         60.23±0.57 -4±1       91.82±0.34 -1±0   
 agem       64.16±1.41 -14±3       56.88±0.87 -13±2      82.48±0.56 -13±1       83.05±0.12 -14±2
 er         72.24±0.57 -7±2        58.04±0.73 -7±1       88.54±0.36 -4±1        88.72±0.56 -10±1
 """)
-"""What the paper's authors got from the official code of those others."""
+"""Figures that the paper's authors measured with the official code of the quoted methods."""
 
 ACCURACY["overlap-cifar100"] = {
     "cuber": (Estimate(74.94, printed="74.94"), Estimate(0.28, printed="0.28")),
@@ -76,12 +72,12 @@ EPS2: Mapping[float, Figures] = {
     0.2: (Estimate(75.73, printed="75.73"), Estimate(0.03, printed="0.03")),
     0.5: (Estimate(75.55, printed="75.55"), Estimate(0.01, printed="0.01")),
 }
-"""CUBER on Split CIFAR-100. For eps2 = 0 the BWT is not that of the main table, where 0.22 is the deviation of ACC."""
+"""CUBER on Split CIFAR-100 by eps2. For 0 the BWT differs from the main table, where 0.22 is the deviation of ACC."""
 
 SELECTED: Mapping[str, Mapping[int, tuple[int, float, float]]] = {
     "overlap-cifar100": {1: (0, 0.50, -0.20), 2: (1, 0.71, 0.10), 4: (3, 0.03, -0.60), 5: (0, 0.07, -0.20)}
 }
-"""New task -> the old one that was selected, its BWT-S with CUBER and with TRGP."""
+"""New task -> the selected old task, its BWT-S with CUBER and with TRGP."""
 
 FORWARD: Mapping[str, Mapping[str, float | None]] = {
     "split-cifar100": {"gpm": 0.0, "trgp": 2.01, "cuber": 2.79},
@@ -89,7 +85,7 @@ FORWARD: Mapping[str, Mapping[str, float | None]] = {
     "five-datasets": {"gpm": 0.0, "trgp": 1.98, "cuber": 1.96},
     "permuted-mnist": {"gpm": 0.0, "trgp": 0.18, "cuber": 0.8},
 }
-"""FWT over that of GPM."""
+"""FWT over GPM."""
 
 TIME: Mapping[str, Mapping[str, float | None]] = {
     benchmark: dict(zip(("owm", "ewc", "hat", "agem", "er", "gpm", "trgp", "cuber"), times, strict=True))
@@ -99,30 +95,31 @@ TIME: Mapping[str, Mapping[str, float | None]] = {
         "split-miniimagenet": (None, 1.22, 0.91, 1.79, 0.82, 1, 1.34, 1.61),
     }.items()
 }
-"""Of training, relative to GPM; None: not given."""
+"""Training time relative to GPM; None: not given."""
 
 
 def has(variant: Variant) -> bool:
-    """Whether a variant has the settings of the paper's tables: its table of eps2 is another matter."""
+    """Whether a variant has the settings of the paper's tables, except its table of eps2."""
     return variant.method != "cuber" or _eps2(variant) == 0
 
 
 def figures(benchmark: str, variant: Variant) -> Figures | None:
-    """ACC and BWT, if the paper has them for such settings."""
+    """ACC and BWT of the paper for these settings, if it has them."""
     if has(variant):
         return ACCURACY.get(benchmark, {}).get(variant.method)
     return EPS2.get(_eps2(variant)) if benchmark == "split-cifar100" else None
 
 
 def figure(table: Mapping[str, Mapping[str, float | None]], benchmark: str, variant: Variant) -> float | None:
-    """What one of the tables of single figures has for a variant."""
+    """The variant's entry in ``FORWARD`` or ``TIME``."""
     return table.get(benchmark, {}).get(variant.method) if has(variant) else None
 
 
-def cut(group: Group) -> list[str]:
-    """The sentence that belongs to the paper's figures where not all of its benchmark was learnt."""
+def incomplete(group: Group) -> list[str]:
+    """The note for tables that show the paper's figures beside runs of a part of its benchmark."""
     left_out = sorted({note for variant in group.variants for note in variant.shrunk})
-    return [f"not the paper's benchmark, whose figures are for all of it: {'; '.join(left_out)}"] if left_out else []
+    note = f"the paper's figures are for the whole benchmark, these runs for a part: {'; '.join(left_out)}"
+    return [note] if left_out else []
 
 
 def _eps2(variant: Variant) -> float:

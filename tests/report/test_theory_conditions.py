@@ -1,4 +1,4 @@
-"""What runs recorded about the theorems, on the page: the results' own numbers, and nothing where there are none."""
+"""Recorded conditions of the theorems on the page; nothing where there are none."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from cuber.report import drawing
-from cuber.report.content import Variant
 from cuber.report.figures import marks_of, save_all
 from cuber.report.page import render
-from cuber.report.theory.runs import Summary, pairs, prediction
-from tests.report.test_page import HOSTILE, Page, content, result
+from cuber.report.theory_conditions import pairs, prediction, summary_row
+from cuber.training import Result
+from tests.report.test_page import HOSTILE, Page, report, result, variant
 
 LAYER = "a.0"
 
@@ -30,12 +30,16 @@ def theory(cosines: list[list[float | None]], **changes: float | None) -> list[d
     ]
 
 
+def read(values: dict) -> Result:
+    return variant(values).results[0]
+
+
 RECORDED = theory([[], [0.6], [-0.2, 0.1]])
 ACCURACY = [[90.0, None, None], [92.0, 80.0, None], [91.0, 80.5, 70.0]]
 
 
-def test_a_pair_has_what_the_old_task_gained_while_the_new_one_was_learnt() -> None:
-    found = list(pairs(result(theory=RECORDED, accuracy=ACCURACY)))
+def test_a_pair_has_what_the_old_task_gained_while_the_new_one_was_learned() -> None:
+    found = list(pairs(read(result(theory=RECORDED, accuracy=ACCURACY))))
     assert [(pair.task, pair.old, pair.change, pair.cosine) for pair in found] == [
         (1, 0, 2.0, 0.6),
         (2, 0, -1.0, -0.2),
@@ -46,7 +50,7 @@ def test_a_pair_has_what_the_old_task_gained_while_the_new_one_was_learnt() -> N
 def test_a_pair_has_the_mean_cosine_and_the_whole_agreement_of_its_layers() -> None:
     recorded = theory([[], [0.6], [None, None]])
     recorded[1]["b.1"] = {"old": {"0": conditions(0.2)}}
-    first, nothing, _ = pairs(result(theory=recorded))
+    first, nothing, _ = pairs(read(result(theory=recorded)))
     assert (first.cosine, first.agreement) == pytest.approx((0.4, 0.008))
     assert (nothing.cosine, nothing.agreement) == (None, None)
 
@@ -54,20 +58,20 @@ def test_a_pair_has_the_mean_cosine_and_the_whole_agreement_of_its_layers() -> N
 def test_a_summary_counts_over_layers_pairs_and_seeds() -> None:
     other = theory([[], [0.5], [None, -0.3]], step_size=1.0)
     other[2][LAYER]["old"]["0"] |= {"eps2": None, "step_size": None, "ratio": 0.7}
-    summary = Summary(Variant("cuber", [result(theory=RECORDED, accuracy=ACCURACY), result(seed=1, theory=other)]))
-    assert summary.count == 6
-    assert summary.projection == pytest.approx(100 * 5 / 6)
-    assert summary.agreeing == pytest.approx(50)
-    assert summary.correlation == pytest.approx(100 * 2 / 6)
-    assert summary.steps == 4  # (1 / 0.125) ^ (2 / 3)
-    assert Summary(Variant("cuber", [result(theory=RECORDED, accuracy=ACCURACY)])).predicts("cosine") == 1
+    row = summary_row(variant(result(theory=RECORDED, accuracy=ACCURACY), result(seed=1, theory=other)))
+    assert row["count"] == 6
+    assert row["projection"] == pytest.approx(100 * 5 / 6)
+    assert row["agreeing"] == pytest.approx(50)
+    assert row["correlation"] == pytest.approx(100 * 2 / 6)
+    assert row["steps"] == 4  # (1 / 0.125) ^ (2 / 3)
+    assert summary_row(variant(result(theory=RECORDED, accuracy=ACCURACY)))["cosine"] == 1
 
 
 def test_the_page_shows_it_beside_the_backward_transfer_that_was_measured() -> None:
-    text = render(content(result(theory=RECORDED, accuracy=ACCURACY), result("gpm")))
+    text = render(report(result(theory=RECORDED, accuracy=ACCURACY), result("gpm")))
     page = Page(text)
-    assert "How far the theorems' conditions were met" in page.text
-    row = page.cells[page.cells.index("looked at") :]
+    assert "Conditions of the theorems" in page.text
+    row = page.cells[page.cells.index("pairs × layers") :]
     row = row[row.index("cuber") + 1 :]
     assert row[:7] == ["3", "100 %", "67 %", "33 %", "0", "+1.00", "+1.00"]
     told = page.cells[page.cells.index("+0.60 of 0.50, ratio 0.80") - 2 :]
@@ -78,9 +82,9 @@ def test_the_page_shows_it_beside_the_backward_transfer_that_was_measured() -> N
 @pytest.mark.parametrize("size", [1.0, 0.106, 0.0031])
 def test_the_numbers_below_the_figure_do_not_run_into_each_other(size: float) -> None:
     recorded = theory([[], [size], [-size, size / 2]])
-    made = content(result(theory=recorded, accuracy=ACCURACY))
+    made = report(result(theory=recorded, accuracy=ACCURACY))
     with drawing.styled():
-        figure = prediction(made.benchmarks[0], marks_of(made))
+        figure = prediction(made.groups[0], marks_of(made))
         FigureCanvasAgg(figure).draw()
         for axes in figure.axes:
             boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
@@ -89,22 +93,22 @@ def test_the_numbers_below_the_figure_do_not_run_into_each_other(size: float) ->
 
 def test_steps_are_counted_in_words() -> None:
     recorded = [*theory([[], [0.6]], step_size=0.2), *theory([[0.6, 0.6]], step_size=1.0)]
-    page = Page(render(content(result(theory=recorded))))
+    page = Page(render(report(result(theory=recorded))))
     assert page.cells.count("+0.60 of 0.50, ratio 0.80, 1 step") == 1
     assert page.cells.count("+0.60 of 0.50, ratio 0.80, 4 steps") == 2
 
 
 def test_a_page_without_it_does_not_speak_of_it() -> None:
-    assert "theorem" not in render(content(result(), result("gpm")))
+    assert "theorem" not in render(report(result(), result("gpm")))
 
 
 def test_names_that_mean_something_to_a_browser_stay_names() -> None:
     hostile = [{HOSTILE: by_layer[LAYER]} for by_layer in RECORDED]
-    page = Page(render(content(result(theory=hostile))))
+    page = Page(render(report(result(theory=hostile))))
     assert "script" not in page.tags
     assert HOSTILE in page.text
 
 
 def test_the_figure_is_written_with_the_others(tmp_path: Path) -> None:
-    names = {path.name for path in save_all(content(result(theory=RECORDED)), tmp_path)}
+    names = {path.name for path in save_all(report(result(theory=RECORDED)), tmp_path)}
     assert {"made-up_conditions.svg", "made-up_conditions.png"} <= names

@@ -1,4 +1,4 @@
-"""What there is to run, in plain words: benchmarks, and methods with their settings."""
+"""The benchmarks and methods of `cuber list`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from cuber.methods import METHODS, Method, all_methods
 
 @dataclass(frozen=True)
 class Entry:
-    """One benchmark or method."""
+    """A benchmark or method with its settings."""
 
     name: str
     help: str
     settings: list[tuple[str, str, str]]
-    """Name, value, and what it is about."""
+    """Name, value and description."""
     inherits: str | None = None
-    """The method whose settings it has too."""
+    """The method whose settings it has, too."""
 
 
 def benchmarks() -> list[Entry]:
-    """Every benchmark, with the settings that it is trained with."""
+    """All benchmarks with their training settings."""
     return [_benchmark(benchmark) for benchmark in BENCHMARKS.values()]
 
 
 def methods() -> list[Entry]:
-    """Every method, each with the settings that the ones before it do not have; those of other packages come last."""
-    outside = {name: method for name, method in all_methods().items() if name not in METHODS}
-    return [_method(name, method) for name, method in (*reversed(METHODS.items()), *outside.items())]
+    """All methods, each with the settings that it adds to its parent's; methods of other packages come last."""
+    plugins = {name: method for name, method in all_methods().items() if name not in METHODS}
+    return [_method(name, method) for name, method in (*reversed(METHODS.items()), *plugins.items())]
 
 
 def _benchmark(benchmark: Benchmark) -> Entry:
@@ -42,9 +42,7 @@ def _benchmark(benchmark: Benchmark) -> Entry:
         values += f"; needs {', '.join(benchmark.datasets)}"
     users: dict[tuple[str, str], list[str]] = {}
     for method, settings in benchmark.settings.items():
-        if method not in METHODS:
-            continue
-        for name, value in settings.items():
+        for name, value in settings.items() if method in METHODS else ():
             users.setdefault((name, str(value)), []).append(method)
     rows = [(name, str(value), "for all") for name, value in benchmark.for_all_methods.items()]
     rows += [(name, value, "for " + ", ".join(methods)) for (name, value), methods in users.items()]
@@ -60,8 +58,5 @@ def _method(name: str, method: type[Method]) -> Entry:
         for setting, (default, what) in settings_of(method).items()
         if setting not in inherited
     ]
-    return Entry(name, _first_sentence(method), settings, names[parent] if parent is not None else None)
-
-
-def _first_sentence(method: type) -> str:
-    return (method.__doc__ or "").strip().split("\n")[0].rstrip(".")
+    first_sentence = (method.__doc__ or "").strip().split("\n")[0].rstrip(".")
+    return Entry(name, first_sentence, settings, names[parent] if parent is not None else None)

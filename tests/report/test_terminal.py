@@ -1,4 +1,4 @@
-"""Tables and progress: colours for those who see them, signs for everybody."""
+"""Terminal tables and progress: colors, and signs where there are none."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def result(tasks: int = 3, regimes=None, bare: bool = False) -> Result:
     )
 
 
-def printed(show, *arguments, width: int = 80, colours: bool = False) -> str:
+def printed(show, *arguments, width: int = 80, colors: bool = False) -> str:
     file = io.StringIO()
-    # Given, not looked for: otherwise the terminal of whoever runs the tests decides.
-    system = "standard" if colours else None
-    show(*arguments, Console(file=file, width=width, force_terminal=colours, color_system=system))
+    # Explicit, so that the terminal of the test run has no effect.
+    system = "standard" if colors else None
+    show(*arguments, Console(file=file, width=width, force_terminal=colors, color_system=system))
     return file.getvalue()
 
 
@@ -66,7 +66,7 @@ def test_hardly_any_change_has_no_sign(change):
 
 
 def test_better_is_green_and_worse_is_red():
-    text = printed(show_result, result(), colours=True)
+    text = printed(show_result, result(), colors=True)
     assert f"{GREEN}82.0+" in text
     assert f"{RED}80.0-" in text
 
@@ -90,7 +90,7 @@ def test_any_number_of_tasks_fits(tasks, bare):
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_tasks_learnt_at_once_have_one_row(bare):
+def test_tasks_learned_at_once_have_one_row(bare):
     made = result(5, bare=bare)
     made.accuracy = [[80.0, 81.0, 82.0, 83.0, 84.0]]
     made.accuracy_bare = [[70.0] * 5] if bare else None
@@ -103,13 +103,13 @@ def test_tasks_learnt_at_once_have_one_row(bare):
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_many_tasks_learnt_at_once_have_a_row_each(bare):
+def test_many_tasks_learned_at_once_have_a_row_each(bare):
     made = result(20)
     made.accuracy = [[60.0 + task for task in range(20)]]
     made.accuracy_bare = [[50.0] * 20] if bare else None
     text = printed(show_result, made)
     assert line(text, "19 part 19") == ["19", "part", "19", "79.0", *(["50.0"] if bare else [])]
-    assert "when learnt" not in text
+    assert "when learned" not in text
     assert "change" not in text
 
 
@@ -167,7 +167,7 @@ def test_a_bar_for_each_task_on_a_terminal():
                 progress(moment)
             assert [bar.percentage for bar in progress.progress.tasks] == [100, 100]
 
-    text = printed(show, colours=True)
+    text = printed(show, colors=True)
     last = [row for row in text.splitlines() if "part" in row][-2:]
     assert "task 0  part 0" in last[0]
     assert "52.0 %" in last[1]
@@ -179,10 +179,10 @@ def test_bars_are_taken_down_when_training_fails():
             progress(next(moments()))
             raise ValueError
 
-    assert printed(show, colours=True).rstrip().endswith("\x1b[?25h")  # the cursor is back
+    assert printed(show, colors=True).rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
-def test_tasks_learnt_at_once_have_one_line_and_one_bar():
+def test_tasks_learned_at_once_have_one_line_and_one_bar():
     moment = ProgressEvent(None, 5, "all tasks", 2, 5, 0.25, 52.0, True, 1.5, finished=True)
 
     def show(kind, console):
@@ -190,4 +190,4 @@ def test_tasks_learnt_at_once_have_one_line_and_one_bar():
             progress(moment)
 
     assert printed(show, Lines) == "all tasks  loss 0.250  validation accuracy  52.0 %    1.5 s\n"
-    assert "all tasks" in printed(show, Bars, colours=True)
+    assert "all tasks" in printed(show, Bars, colors=True)

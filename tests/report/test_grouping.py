@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cuber.datasets import OFFICIAL_SIZE
-from cuber.experiments.results import FINISHED, INCOMPLETE, Run
-from cuber.experiments.variants import group
+from cuber.experiments.results import FINISHED, INCOMPLETE, RunRecord
+from cuber.report.grouping import make_report
+from cuber.report.model import Group
 from tests.made_up import result, shifted
 
 
-def run(method: str = "cuber", seed: int = 0, config=None, name: str = "a", **changes) -> Run:
-    return Run(Path(name), FINISHED, config or {}, result(method, seed, **changes))
+def run(method: str = "cuber", seed: int = 0, config=None, name: str = "a", **changes) -> RunRecord:
+    return RunRecord(Path(name), FINISHED, config or {}, result(method, seed, **changes))
+
+
+def group(runs) -> Sequence[Group]:
+    return make_report(runs).groups
 
 
 def labels(groups) -> list[str]:
@@ -19,7 +25,7 @@ def labels(groups) -> list[str]:
 
 
 def test_seeds_of_one_method_are_one_variant():
-    (one,) = group([run(seed=2), run(seed=0), run(seed=1), Run(Path("b"), INCOMPLETE)])
+    (one,) = group([run(seed=2), run(seed=0), run(seed=1), RunRecord(Path("b"), INCOMPLETE)])
     (variant,) = one.variants
     assert variant.label == "cuber"
     assert list(variant.by_seed) == [0, 1, 2]
@@ -103,15 +109,15 @@ def test_the_first_of_several_runs_with_one_seed_counts_and_that_is_said():
     (one,) = group([run(name="a"), *again])
     assert [made.acc for made in one.variants[0].results] == [80.0]
     assert one.notes == [
-        "cuber: seed 0 is there again in b, with the same accuracies; only a counts",
-        "cuber: seed 0 is there again in c, with other accuracies; only a counts",
+        "cuber: b repeats seed 0 with the same accuracies; only a is counted",
+        "cuber: c repeats seed 0 with different accuracies; only a is counted",
     ]
 
 
 def test_methods_that_were_not_trained_alike_are_named():
     slow = {"epochs": 20, "lr": 0.5, "batch_size": 10}
     (one,) = group([run(), run("gpm", training=slow), run("trgp")])
-    assert one.notes == ["not trained alike: epochs is 20 for gpm, 5 for trgp and cuber"]
+    assert one.notes == ["trained differently: epochs is 20 for gpm, 5 for trgp and cuber"]
 
 
 def test_pairs_have_the_same_seed_and_the_same_tasks():

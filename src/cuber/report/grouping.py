@@ -1,0 +1,165 @@
+"""Group runs by stream, method, settings and seed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cuber.core.settings import settings_of
+from cuber.datasets import OFFICIAL_SIZE
+from cuber.experiments.config import Experiment
+from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
+from cuber.experiments.results import RunRecord, load
+from cuber.report.model import Group, Report, Variant, setting_text
+from cuber.training import Result
+
+METHODS = ("multitask", "finetune", "owm", "ewc", "hat", "agem", "er", "gpm", "trgp", "cuber")
+"""Order of the paper's table; other methods follow by name."""
+NOT_IN_LABELS = {
+    *("benchmark", "method", "seed", "tasks", "train_per_task", "test_per_task"),  # shown elsewhere in the tables
+    *("data_dir", "threads", "device", "parameters", "architecture", "contents"),  # do not change the result
+}
+"""Configuration entries by which runs are not split into variants."""
+DEFAULTS = {"loss": "torch.nn.functional.cross_entropy", "precision": "float32", "compile": False}
+"""Values of entries that results of earlier versions lack."""
+OWN_VALUE = "lr"
+"""The training setting that may differ from method to method, as in the paper."""
+UNKNOWN = "?"
+
+Finished = tuple[RunRecord, Result]
+
+
+def load_report(paths: Iterable[str | os.PathLike[str]]) -> Report:
+    """Read all runs in the directories."""
+    return make_report(load(paths))
+
+
+def make_report(runs: Iterable[RunRecord]) -> Report:
+    """Group the finished runs by stream and variant.
+
+    >>> make_report([])
+    Report(groups=[], unfinished=[])
+    """
+    by_stream: dict[tuple[str, int, tuple[str, ...]], list[Finished]] = {}
+    unfinished = []
+    for run in runs:
+        if run.result is None:
+            unfinished.append(run)
+        else:
+            key = (run.result.benchmark, len(run.result.tasks), _stream_notes(run.result))
+            by_stream.setdefault(key, []).append((run, run.result))
+    groups = [_group(benchmark, notes, finished) for (benchmark, _, notes), finished in by_stream.items()]
+    return Report(groups, unfinished)
+
+
+def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) -> Group:
+    variants, notes = [], []
+    for method in sorted({result.method for _, result in finished}, key=_place):
+        for changes, members in _split([one for one in finished if one[1].method == method]):
+            by_seed, repeated = _by_seed(members)
+            variants.append(Variant(method, changes, by_seed))
+            notes += [f"{variants[-1].label}: {sentence}" for sentence in repeated]
+    if benchmark in PAPER_NAMES:
+        notes += [sentence for variant in variants for sentence in _departures(benchmark, variant)]
+    return Group(benchmark, variants, stream, notes + _training_differences(variants))
+
+
+def _place(method: str) -> tuple[int, str]:
+    return METHODS.index(method) if method in METHODS else len(METHODS), method
+
+
+def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished]]]:
+    """Split the runs of one method by the settings in which they differ."""
+    features = [_features(run, result) for run, result in finished]
+    names = dict.fromkeys(name for values in features for name in values)
+    differing = [name for name in names if len({_key(values.get(name, UNKNOWN)) for values in features}) > 1]
+    found: dict[str, tuple[dict[str, Any], list[Finished]]] = {}
+    for one, values in zip(finished, features, strict=True):
+        changes = {name: values.get(name, UNKNOWN) for name in differing}
+        found.setdefault(_key(list(changes.values())), (changes, []))[1].append(one)
+    return sorted(found.values(), key=lambda part: [_sort_key(value) for value in part[0].values()])
+
+
+def _features(run: RunRecord, result: Result) -> dict[str, Any]:
+    chosen = {**DEFAULTS, **_flatten(run.about), **result.settings, **result.training}
+    return {name: value for name, value in chosen.items() if name not in NOT_IN_LABELS}
+
+
+def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flatten(value) if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _by_seed(finished: list[Finished]) -> tuple[dict[int, Result], list[str]]:
+    """Results by seed; where a seed occurs more than once, the first run is used and a note says so."""
+    first: dict[int, Finished] = {}
+    notes = []
+    for run, result in finished:
+        used, known = first.setdefault(result.seed, (run, result))
+        if used is not run:
+            same = "the same" if known.accuracy == result.accuracy else "different"
+            notes.append(
+                f"{run.directory} repeats seed {result.seed} with {same} accuracies; only {used.directory} is counted"
+            )
+    return {seed: first[seed][1] for seed in sorted(first)}, notes
+
+
+def _training_differences(variants: Sequence[Variant]) -> list[str]:
+    """A note for each training setting that differs between methods, except the learning rate."""
+    users: dict[str, dict[str, list[str]]] = {}
+    for variant in variants:
+        for name, value in variant.results[0].training.items():
+            if name != OWN_VALUE and name not in variant.changes:
+                methods = users.setdefault(name, {}).setdefault(setting_text(value), [])
+                methods.extend([variant.method] if variant.method not in methods else [])
+    return [
+        f"trained differently: {name} is "
+        + ", ".join(f"{value} for {' and '.join(by)}" for value, by in values.items())
+        for name, values in users.items()
+        if len(values) > 1
+    ]
+
+
+def _departures(benchmark: str, variant: Variant) -> list[str]:
+    """A note where the settings of a variant differ from the benchmark's, so from those of the paper's figures."""
+    if variant.method not in METHODS:
+        return []
+    found = []
+    for protocol in BENCHMARKS[benchmark].protocols:
+        experiment = Experiment(benchmark, variant.method, protocol=protocol)
+        usual = {name: default for name, (default, _) in settings_of(experiment.method_class).items()}
+        usual |= asdict(experiment.training()) | experiment.method_settings()
+        chosen = {**usual, **variant.chosen}
+        differing = [name for name, value in usual.items() if _key(chosen[name]) != _key(value)]
+        if chosen["epochs"] < usual["epochs"]:  # the result has its own note about this
+            differing.remove("epochs")
+        found.append([f"{name} is {setting_text(chosen[name])}, not {setting_text(usual[name])}" for name in differing])
+    fewest = min(found, key=len)
+    return [f"{variant.label}: settings differ from the benchmark's: {'; '.join(fewest)}"] if fewest else []
+
+
+def _stream_notes(result: Result) -> tuple[str, ...]:
+    """Notes about the whole stream or a whole dataset, not about single tasks or the number of epochs."""
+    tasks = tuple(f"{task.get('name')}: " for task in result.tasks)
+    lasting = [note for note in result.notes if OFFICIAL_SIZE in note or not note.startswith(tasks)]
+    return tuple(note for note in lasting if not note.endswith(" epochs"))
+
+
+def _sort_key(value: Any) -> tuple[int, float, str]:
+    return (0, float(value), "") if _is_number(value) else (1, 0.0, setting_text(value))
+
+
+def _key(value: Any) -> str:
+    """Equal for equal values: 0 and 0.0, lists with the same members."""
+    if isinstance(value, list):
+        return json.dumps([_key(part) for part in value])
+    return json.dumps(float(value) if _is_number(value) else value, default=str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,144 @@
+"""Progress of runs and grids: bars and tables in a terminal, lines in pipes and logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from cuber.report.typography import duration
+
+if TYPE_CHECKING:
+    from cuber.training import ProgressEvent
+
+SECONDS_PER_REFRESH = 0.1
+STATES = ("running", "failed", "refused", "stopped", "waiting", "finished")
+"""Order in which a table that does not fit shows its rows."""
+
+
+# Runs
+
+
+class Lines(AbstractContextManager["Lines"]):
+    """Print one line per finished task."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, event: ProgressEvent) -> None:
+        if event.finished:
+            self.console.print(f"{_title(event)}  {_figures(event)}", markup=False, highlight=False, soft_wrap=True)
+
+
+class Bars(AbstractContextManager["Bars"]):
+    """Show one bar per task, refreshed by events: a thread would take time from the training."""
+
+    def __init__(self, console: Console) -> None:
+        bar = BarColumn(bar_width=None, complete_style="cyan", finished_style="green")
+        columns = (TextColumn("{task.description}", markup=False), bar, TextColumn("{task.fields[figures]}"))
+        self.progress = Progress(*columns, console=console, auto_refresh=False, expand=True)
+        self._bars: dict[int | None, TaskID] = {}
+        self._refreshed = 0.0
+
+    def __enter__(self) -> Bars:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def __call__(self, event: ProgressEvent) -> None:
+        if event.task not in self._bars:
+            self._bars[event.task] = self.progress.add_task(_title(event), total=1.0, figures="")
+        # Early stopping ends a task before its last epoch: the bar is full all the same.
+        done = 1.0 if event.finished else event.epoch / event.epochs
+        self.progress.update(self._bars[event.task], completed=done, figures=_figures(event))
+        now = time.monotonic()
+        if event.finished or now - self._refreshed > SECONDS_PER_REFRESH:
+            self.progress.refresh()
+            self._refreshed = now
+
+
+def _title(event: ProgressEvent) -> str:
+    """The task: "task 0  digits 0-3", or "all tasks"."""
+    return event.name if event.task is None else f"task {event.task:{len(str(event.tasks - 1))}}  {event.name}"
+
+
+def _figures(event: ProgressEvent) -> str:
+    kind = "validation" if event.validated else "training"
+    accuracy = "" if event.accuracy is None else f"  {kind} accuracy {event.accuracy:5.1f} %"
+    return f"loss {event.loss:.3f}{accuracy}  {event.seconds:5.1f} s"
+
+
+# Grids
+
+
+class Job(Protocol):
+    """Attributes of ``cuber.experiments.campaign.JobStatus`` that are shown."""
+
+    state: str
+    message: str
+    done: float
+
+    @property
+    def name(self) -> str: ...
+
+    def seconds_left(self, now: float) -> float | None: ...
+
+
+class GridLines(AbstractContextManager["GridLines"]):
+    """Print one line when a run starts or ends."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._shown: dict[str, str] = {}
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if self._shown.get(job.name, "waiting") != job.state:
+                self._shown[job.name] = job.state
+                self.console.print(f"{job.name}: {job.state}  {job.message}".rstrip(), markup=False, soft_wrap=True)
+
+
+class GridTable(AbstractContextManager["GridTable"]):
+    """Show all runs in a table that is refreshed."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> GridTable:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, jobs: Sequence[Job]) -> None:
+        self._live.update(grid_table(jobs, time.monotonic(), self.console.height - 4), refresh=True)
+
+
+def grid_table(jobs: Sequence[Job], now: float, height: int) -> Table:
+    """State and progress of every run; where not all fit, running ones first."""
+    table = Table(box=None, header_style="bold")
+    for title in ("run", "state", "done", "left"):
+        table.add_column(title, justify="right" if title in ("done", "left") else "left")
+    by_state = sorted(jobs, key=lambda job: STATES.index(job.state))
+    for job in by_state[: max(height, 5)] if len(jobs) > height else jobs:
+        left = job.seconds_left(now)
+        table.add_row(job.name, job.state, f"{job.done:.0%}", "" if left is None else duration(left))
+    counts = {state: sum(job.state == state for job in jobs) for state in STATES}
+    table.caption = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return table

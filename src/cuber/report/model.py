@@ -1,0 +1,257 @@
+"""Data model of `cuber compare` and `cuber report`: runs grouped by stream and variant, with means over seeds.
+
+A `Report` has one `Group` per stream, a group one `Variant` per method and settings, a variant one result per seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cuber import metrics
+from cuber.core.formatting import counted
+from cuber.datasets import OFFICIAL_SIZE
+from cuber.report import statistics
+
+if TYPE_CHECKING:
+    from cuber.experiments.results import RunRecord
+    from cuber.training import Result
+
+FIGURES: Mapping[str, Callable[[metrics.Matrix], float | None]] = {
+    "acc": metrics.average_accuracy,
+    "bwt": metrics.backward_transfer,
+    "forgetting": metrics.forgetting,
+}
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, with the standard deviation where there are several."""
+
+    mean: float
+    deviation: float | None = None
+    printed: str = ""
+    """The text in the paper, which gives some figures with more digits than others."""
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Estimate | None:
+        """Mean and deviation; None without values, or where one is missing.
+
+        >>> Estimate.of([1.0, 3.0]), Estimate.of([1.0, None])
+        (Estimate(mean=2.0, deviation=1.4142135623730951, printed=''), None)
+        """
+        values = list(values)
+        known = [value for value in values if value is not None]
+        if not known or len(known) < len(values):
+            return None
+        return cls(statistics.mean(known), statistics.deviation(known))
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A method with its settings, run with one or several seeds on one stream."""
+
+    method: str
+    changes: Mapping[str, Any]
+    """Settings that differ from those of the other variants of the method."""
+    by_seed: Mapping[int, Result]
+
+    @property
+    def label(self) -> str:
+        """Name in tables and figures, for example "cuber eps2=0.1"."""
+        return " ".join([self.method, *(f"{name}={setting_text(value)}" for name, value in self.changes.items())])
+
+    @property
+    def results(self) -> list[Result]:
+        return list(self.by_seed.values())
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(self.by_seed)
+
+    @property
+    def tasks(self) -> int:
+        return len(self.results[0].tasks)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all tasks were learned together, and so tested once."""
+        return len(self.results[0].accuracy) == 1 and self.tasks > 1
+
+    @property
+    def notes(self) -> list[str]:
+        return list(dict.fromkeys(note for result in self.results for note in result.notes))
+
+    @property
+    def shrunk(self) -> list[str]:
+        """Notes about parts of the benchmark that were left out."""
+        return [note for note in self.notes if note.startswith("only ") or OFFICIAL_SIZE in note]
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Settings of the training loop and of the method."""
+        return {**self.results[0].training, **self.results[0].settings}
+
+    def pairs(self, other: Variant | None) -> list[tuple[Result, Result]]:
+        """Results of both variants for each seed that both have, if they learned the same tasks."""
+        theirs = other.by_seed if other is not None else {}
+        both = [(result, theirs[seed]) for seed, result in self.by_seed.items() if seed in theirs]
+        return [(ours, theirs) for ours, theirs in both if ours.tasks == theirs.tasks]
+
+    def figure(self, name: str, *, bare: bool = False) -> Estimate | None:
+        """ACC, BWT or forgetting over the seeds; ``bare``: of the bare weights, without telling the task."""
+        matrices = [result.accuracy_bare if bare else result.accuracy for result in self.results]
+        return Estimate.of(None if matrix is None else FIGURES[name](matrix) for matrix in matrices)
+
+    @cached_property
+    def matrix(self) -> list[list[Estimate | None]]:
+        """The accuracy matrix over the seeds."""
+        matrices = [result.accuracy for result in self.results]
+        return [[Estimate.of(cell) for cell in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
+
+    @cached_property
+    def mean_over_seen(self) -> list[Estimate | None]:
+        """Mean accuracy over all tasks learned so far, after each task."""
+        rows = zip(*(result.accuracy for result in self.results), strict=True)
+        return [Estimate.of(metrics.average_accuracy([row]) for row in by_seed) for by_seed in rows]
+
+    @property
+    def seconds(self) -> Estimate | None:
+        """Training time of all tasks."""
+        return Estimate.of(sum(result.seconds) for result in self.results)
+
+    @cached_property
+    def bytes(self) -> dict[str, float]:
+        """Memory after the last task by kind, mean over the seeds, without kinds that are empty."""
+        last = [result.bytes[-1] for result in self.results if result.bytes]
+        kinds = dict.fromkeys(kind for sizes in last for kind, size in sizes.items() if size)
+        return {kind: statistics.mean([sizes.get(kind, 0) for sizes in last]) for kind in kinds}
+
+    @property
+    def memory(self) -> float:
+        """Bytes kept after the last task."""
+        return sum(self.bytes.values())
+
+    @cached_property
+    def layers(self) -> list[str]:
+        """Layers that have a pool."""
+        return list(dict.fromkeys(layer for after in self.results[0].pool for layer in after))
+
+    def pool(self, layer: str, part: Callable[[Mapping[str, int]], float]) -> list[Estimate | None]:
+        """A number computed from a layer's pool (its ``size`` and ``dimension``) after each task."""
+        pools = [[after.get(layer) for after in result.pool] for result in self.results]
+        return [
+            Estimate.of(None if pool is None else part(pool) for pool in by_seed)
+            for by_seed in zip(*pools, strict=False)
+        ]
+
+    @cached_property
+    def regimes(self) -> set[int]:
+        """All regimes that occurred; {1}: old tasks were only protected."""
+        layers = [by_task for result in self.results for by_layer in result.regimes for by_task in by_layer.values()]
+        return {regime["regime"] for by_task in layers for regime in by_task.values()}
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """All variants that were run on one stream."""
+
+    benchmark: str
+    variants: Sequence[Variant]
+    stream: Sequence[str] = ()
+    """Notes about the stream, for example that only some of its tasks were learned."""
+    notes: Sequence[str] = ()
+    """What a reader of the tables must know."""
+
+    @property
+    def title(self) -> str:
+        """The benchmark, and the parts of it that were left out."""
+        return self.benchmark + (f" ({'; '.join(self.stream)})" if self.stream else "")
+
+    def of(self, method: str) -> list[Variant]:
+        """The variants of one method."""
+        return [variant for variant in self.variants if variant.method == method]
+
+    @property
+    def results(self) -> list[Result]:
+        return [result for variant in self.variants for result in variant.results]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({result.seed for result in self.results})
+
+    @cached_property
+    def task_names(self) -> list[str]:
+        """Names of the tasks of the longest stream; "" where the name depends on the seed."""
+        names: list[list[str]] = [[task["name"] for task in result.tasks] for result in self.results]
+        longest = max(names, key=len)
+        return [
+            name if all(other[place] == name for other in names if place < len(other)) else ""
+            for place, name in enumerate(longest)
+        ]
+
+    @property
+    def all_notes(self) -> list[str]:
+        """Notes of the group and of its runs; those of some variants only begin with their labels."""
+        users: dict[str, list[str]] = {}
+        for variant in self.variants:
+            for note in variant.notes:
+                users.setdefault(note, []).append(variant.label)
+        shared = len(self.variants)
+        return [
+            *self.notes,
+            *(note if len(by) == shared else f"{', '.join(by)}: {note}" for note, by in users.items()),
+        ]
+
+    @property
+    def machines(self) -> list[str]:
+        """Versions and machines of the runs; times of different machines should not be compared."""
+        return sorted({_machine(result.machine) for result in self.results} - {""})
+
+    def settings(self) -> tuple[dict[str, list[str]], dict[str, str]]:
+        """Settings that differ between variants (one value per variant), and those that all share."""
+        different, same = {}, {}
+        for name in dict.fromkeys(name for variant in self.variants for name in variant.chosen):
+            values = [variant.chosen.get(name, MISSING) for variant in self.variants]
+            texts = ["none" if value is None else str(value) for value in values]
+            if all(value == values[0] for value in values):
+                same[name] = texts[0]
+            else:
+                different[name] = texts
+        return different, same
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    versions = [f"{name} {machine[name]}" for name in ("cuber", "torch", "python") if name in machine]
+    place = [str(machine[name]) for name in ("system", "processor", "device") if name in machine]
+    threads = [counted(machine["threads"], "thread")] if machine.get("threads") is not None else []
+    return ", ".join([*versions, *place, *threads])
+
+
+@dataclass(frozen=True)
+class Report:
+    """The finished runs by stream and variant, and the runs without a result, which enter no mean."""
+
+    groups: Sequence[Group]
+    unfinished: Sequence[RunRecord] = field(default_factory=list)
+
+    @property
+    def runs(self) -> int:
+        """Number of finished runs that are counted."""
+        return sum(len(group.results) for group in self.groups)
+
+
+def setting_text(value: Any) -> str:
+    """A setting's value, short.
+
+    >>> setting_text([0.95, 0.99]), setting_text(0.10), setting_text(None)
+    ('[0.95,0.99]', '0.1', 'none')
+    """
+    if isinstance(value, list):
+        return f"[{','.join(map(setting_text, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return "none" if value is None else str(value)

@@ -1,0 +1,206 @@
+"""Print results, outcomes of grids, benchmarks and methods in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from cuber import metrics
+from cuber.core.formatting import numeral
+from cuber.report.live import Job
+from cuber.report.table import VISIBLE
+from cuber.report.typography import NO_BREAK, memory_text
+
+if TYPE_CHECKING:
+    from cuber.experiments.listing import Entry
+    from cuber.training import Result
+
+MOST_COLUMNS = 10
+MOST_ROWS = 40
+
+
+# Results
+
+
+def show_result(result: Result, console: Console) -> None:
+    """Print accuracies, regimes and summary; at most 80 columns wide, and readable without colors."""
+    console.print()
+    console.print(Text(f"Test accuracy in % ({result.method} on {result.benchmark}, seed {result.seed})", style="bold"))
+    console.print(accuracy_table(result))
+    regimes = regimes_table(result)
+    if regimes is not None:
+        title = "Regimes of the old tasks in each layer (@n: demoted from 3 to 2 after epoch n)"
+        console.print(Text(title, style="bold"))
+        console.print(regimes)
+    show_summary(result, console)
+
+
+def show_summary(result: Result, console: Console) -> None:
+    """Print ACC, BWT, forgetting, time, memory and notes."""
+    lines = [Text(f"{_figures(result.accuracy)}  time {sum(result.seconds):.1f} s", style="bold")]
+    if result.accuracy_bare is not None:
+        lines.append(Text(f"{_figures(result.accuracy_bare)}  with bare weights (task not told)"))
+    kinds = ", ".join(f"{kind} {memory_text(size)}" for kind, size in result.bytes[-1].items() if size)
+    total = memory_text(sum(result.bytes[-1].values()))
+    lines.append(Text(f"memory {total}{f' ({kinds})' if kinds else ''}".replace(NO_BREAK, " ")))
+    if result.notes:
+        lines.append(Text(f"note: {'; '.join(result.notes)}", style="yellow"))
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _figures(matrix: metrics.Matrix) -> str:
+    bwt, forgetting = metrics.backward_transfer(matrix), metrics.forgetting(matrix)
+    change = "-" if bwt is None else numeral(bwt, "+.2f")
+    lost = "-" if forgetting is None else f"{forgetting:.2f}"
+    return f"ACC {metrics.average_accuracy(matrix):.2f} %  BWT {change}  forgetting {lost}"
+
+
+def accuracy_table(result: Result) -> Table:
+    """One row after each task and one column per task, or one row per task where there are many."""
+    own = metrics.diagonal(result.accuracy)
+    changes = [_change(result.accuracy[-1][task], own[task]) for task in range(metrics.old_tasks(result.accuracy))]
+    bare = [] if result.accuracy_bare is None else list(map(_accuracy, result.accuracy_bare[-1]))
+    if len(own) > MOST_COLUMNS:
+        columns = {
+            "task": [Text(_name(result, task)) for task in range(len(own))],
+            "when learned": list(map(_accuracy, own)) if changes else [],
+            "final": list(map(_accuracy, result.accuracy[-1], own)),
+            "change": changes,
+            "bare weights": bare,
+        }
+        shown = {title: cells for title, cells in columns.items() if cells}
+        table = _table({title: "left" if title == "task" else "right" for title in shown})
+        for line in zip_longest(*shown.values(), fillvalue=Text("")):
+            table.add_row(*line)
+        return table
+    table = _table({"after task": "left"} | {f"{task} ": "right" for task in range(len(own))})
+    table.columns[0].max_width = 18
+    at_once = len(own) > len(result.accuracy)
+    for learned, row in enumerate(result.accuracy):
+        name = "all tasks" if at_once else _name(result, learned)
+        table.add_row(name, *(_accuracy(value, before) for value, before in zip(row, own, strict=False)))
+    table.add_section()
+    for name, cells in (("change", changes), ("bare weights", bare)):
+        if cells:
+            table.add_row(name, *cells)
+    return table
+
+
+def _accuracy(value: float | None, own: float | None = None) -> Text:
+    """An accuracy, with a sign and a color where it changed since the task was learned."""
+    if value is None:
+        return Text("")
+    change = 0.0 if own is None else value - own
+    sign = "+" if change >= VISIBLE else "-" if change <= -VISIBLE else " "
+    return Text(f"{value:.1f}{sign}", style=_style(change))
+
+
+def _change(value: float | None, own: float) -> Text:
+    change = 0.0 if value is None else value - own
+    return Text(f"{numeral(change, '+.1f')} ", style=_style(change))
+
+
+def _style(change: float) -> str:
+    return "green" if change >= VISIBLE else "red" if change <= -VISIBLE else ""
+
+
+def _name(result: Result, task: int) -> str:
+    return f"{task} {result.tasks[task]['name']}"
+
+
+def regimes_table(result: Result) -> Table | None:
+    """The old tasks in each regime by new task and layer, or their numbers by layer where there are many rows.
+
+    None if all old tasks were in regime 1.
+    """
+    rows = [(task, layer, by_task) for task, layers in enumerate(result.regimes) for layer, by_task in layers.items()]
+    rows = [row for row in rows if row[2]]
+    if all(regime["regime"] == 1 for _, _, by_task in rows for regime in by_task.values()):
+        return None
+    titles = ("1: protected", "2: reused", "3: may improve")
+    if len(rows) > MOST_ROWS:
+        table = _table({"layer": "left"} | dict.fromkeys((*titles, "demoted from 3 to 2"), "right"), gap=2)
+        table.columns[0].max_width = 40
+        for layer in dict.fromkeys(layer for _, layer, _ in rows):
+            regimes = [regime for _, name, by_task in rows if name == layer for regime in by_task.values()]
+            counts = [sum(regime["regime"] == number for regime in regimes) for number in (1, 2, 3)]
+            table.add_row(layer, *map(str, [*counts, sum(regime["fell"] is not None for regime in regimes)]))
+        return table
+    table = _table({"task": "right", "layer": "left"} | dict.fromkeys(titles, "left"), gap=2)
+    table.columns[1].max_width = 24
+    for column in table.columns[2:]:
+        column.no_wrap = False
+    shown = None
+    for task, layer, by_task in rows:
+        table.add_row("" if task == shown else str(task), layer, *(_old_tasks(by_task, n) for n in (1, 2, 3)))
+        shown = task
+    return table
+
+
+def _old_tasks(by_task: dict[int, dict[str, Any]], number: int) -> Text:
+    names = [
+        f"{old}@{regime['fell']}" if regime["fell"] is not None else str(old)
+        for old, regime in by_task.items()
+        if regime["regime"] == number
+    ]
+    return Text(", ".join(names), style="green" if number == 3 else "")
+
+
+def _table(columns: dict[str, Any], gap: int = 1) -> Table:
+    """A table with these headings and their alignment."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    for title, justify in columns.items():
+        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+# Grids
+
+
+def show_outcome(jobs: Sequence[Job], out: Path, console: Console) -> None:
+    """Print the number of finished runs, and why the others failed."""
+    finished = sum(job.state == "finished" for job in jobs)
+    where = f"; cuber compare {out} shows them" if finished else ""
+    lines = [f"{finished} of {len(jobs)} runs finished{where}"]
+    for job in jobs:
+        if job.state in ("failed", "refused", "stopped"):
+            lines.append(f"{job.name}: {job.state}: {job.message}".rstrip(": "))
+    if any(job.state == "failed" for job in jobs):
+        lines.append("the same command with --retry runs the failed ones again")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+# Benchmarks and methods
+
+
+def show_catalogue(benchmarks: list[Entry], methods: list[Entry], console: Console) -> None:
+    """Print all benchmarks and methods with their settings."""
+    console.print(Text("Benchmarks, and how they are trained", style="bold"))
+    for entry in benchmarks:
+        _show_entry(entry, console)
+    console.print()
+    console.print(Text("Methods, and their settings (--set name=value)", style="bold"))
+    for entry in methods:
+        _show_entry(entry, console)
+
+
+def _show_entry(entry: Entry, console: Console) -> None:
+    console.print()
+    console.print(Padding(Text.assemble((entry.name, "bold cyan"), f"  {entry.help}"), (0, 0, 0, 2)))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, default, what in entry.settings:
+        table.add_row(Text(name), Text(default, style="green"), Text(what))
+    if entry.inherits is not None:
+        table.add_row(Text(f"and those of {entry.inherits}", style="dim"))
+    if table.row_count:
+        console.print(Padding(table, (0, 0, 0, 4)))

@@ -1,0 +1,107 @@
+"""Numbers, units and names as printed in tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cuber.core.formatting import numeral
+from cuber.report.model import MISSING, Estimate
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """A number in a Python format, with a minus sign; a dash for None.
+
+    >>> number(-1.234), number(0.5, "+.1f"), number(-0.001, "+.2f"), number(None)
+    ('−1.23', '+0.5', '0.00', '–')
+    """
+    return MISSING if value is None else typeset(numeral(value, form))
+
+
+def typeset(text: str) -> str:
+    """A number from a plain-text table as printed on the page.
+
+    >>> typeset("-1.5"), typeset("1.50±0.25").split(), typeset("-")
+    ('−1.5', ['1.50', '±', '0.25'], '–')
+    """
+    return MISSING if text == "-" else text.replace("-", "−").replace("±", f" ±{NO_BREAK}")
+
+
+def estimate_text(estimate: Estimate, form: str = ".2f") -> str:
+    """The mean, and the deviation if known.
+
+    >>> estimate_text(Estimate(99.5, 0.25)), estimate_text(Estimate(0.5), "+.1f")
+    ('99.50±0.25', '+0.5')
+    """
+    deviation = "" if estimate.deviation is None else f"±{estimate.deviation:{form.lstrip('+')}}"
+    return estimate.printed or numeral(estimate.mean, form) + deviation
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds with ranges.
+
+    >>> seeds_text([0, 1, 2, 3, 7]), seeds_text([1, 2])
+    ('0–3, 7', '1, 2')
+    """
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """Unit for times up to ``longest`` seconds, with its length in seconds."""
+    return (3600.0, "h") if longest >= 3 * 3600 else (60.0, "min") if longest >= 3 * 60 else (1.0, "s")
+
+
+def time_text(seconds: Estimate) -> str:
+    """A time in a fitting unit.
+
+    >>> [time_text(Estimate(time)).split() for time in (7.51, 90.0, 5400.0, 14400.0)]
+    [['7.5', 's'], ['90.0', 's'], ['90.0', 'min'], ['4.0', 'h']]
+    """
+    size, unit = time_unit(seconds.mean)
+    deviation = None if seconds.deviation is None else seconds.deviation / size
+    return estimate_text(Estimate(seconds.mean / size, deviation), ".1f") + NO_BREAK + unit
+
+
+def duration(seconds: float) -> str:
+    """Remaining time in whole units.
+
+    >>> duration(42), duration(754), duration(7380)
+    ('42 s', '12 min 34 s', '2 h 3 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def memory_unit(largest: float) -> tuple[float, str]:
+    """Unit for sizes up to ``largest`` bytes, with its number of bytes."""
+    return (1e9, "GB") if largest >= 1e9 else (1e6, "MB") if largest >= 1e6 else (1e3, "kB")
+
+
+def memory_text(size: float) -> str:
+    """A number of bytes in a fitting unit.
+
+    >>> memory_text(2048).split(), memory_text(3.2e6).split(), memory_text(0)
+    (['2.0', 'kB'], ['3.2', 'MB'], '0')
+    """
+    unit, name = memory_unit(size)
+    return f"{size / unit:.1f}{NO_BREAK}{name}" if size else "0"
+
+
+def shorten(text: str, longest: int = 44) -> str:
+    """A printable name without its middle if it is too long: names often differ only at the end.
+
+    >>> shorten("backbone.layer4.1.conv2", 12)
+    'backb….conv2'
+    """
+    text = "".join(character if character.isprintable() else "�" for character in text)
+    end = longest // 2
+    return text if len(text) <= longest else f"{text[: longest - 1 - end]}…{text[-end:]}"
