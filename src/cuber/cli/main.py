@@ -16,7 +16,7 @@ from cuber.cli import report as report_cli
 from cuber.cli import theory as theory_cli
 from cuber.cli.data import DataDir
 from cuber.core.allocation import keep_freed_memory
-from cuber.core.encoding import spell_what_is_missing
+from cuber.core.encoding import replace_unencodable
 from cuber.errors import CuberError
 from cuber.version import __version__
 
@@ -165,7 +165,7 @@ def list_() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: what the user can put right is answered with one sentence and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
-        spell_what_is_missing(stream)
+        replace_unencodable(stream)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"cuber: warning: {message}", file=sys.stderr)
         try:

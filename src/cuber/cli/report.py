@@ -26,7 +26,7 @@ def report(
         raise CuberError(f"--output takes the name of a file, and '{output}' is a directory")
     if figures is not None and Path(figures).exists() and not Path(figures).is_dir():
         raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
-    from cuber.core.formatting import counted
+    from cuber.core.formatting import pluralize
     from cuber.report.figures import save_all
     from cuber.report.page import render
     from cuber.runs.files import write_atomically
@@ -36,7 +36,7 @@ def report(
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
     missing = f", {len(content.unfinished)} not finished" if content.unfinished else ""
-    print(f"{page}: {counted(content.runs, 'finished run')}{missing}")
+    print(f"{page}: {pluralize(content.runs, 'finished run')}{missing}")
     if figures is not None:
         print(f"{figures}: {len(save_all(content, Path(figures)))} files")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
 
-from cuber.core.formatting import numeral
+from cuber.core.formatting import format_number
 from cuber.errors import CuberError
 from cuber.experiments.grid import Cell
 from cuber.experiments.processes import work
@@ -127,7 +127,7 @@ def _after(standing: JobStatus, future: Future[None]) -> None:
 
 def _finished(cell: Cell) -> JobStatus:
     result = Result.load(cell.directory)
-    bwt = "" if result.bwt is None else f"  BWT {numeral(result.bwt, '+.2f')}"
+    bwt = "" if result.bwt is None else f"  BWT {format_number(result.bwt, '+.2f')}"
     return JobStatus(cell, FINISHED, f"ACC {result.acc:.2f}{bwt}", done=1.0)
 
 

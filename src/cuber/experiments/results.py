@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cuber.core.formatting import counted
+from cuber.core.formatting import pluralize
 from cuber.errors import CuberError
 from cuber.runs.config_file import CONFIG, read_config
 from cuber.runs.directory import CHECKPOINT, ERROR, LOG
@@ -128,7 +128,7 @@ def tasks_of(config: Mapping[str, Any]) -> int | None:
 def _how_far(directory: Path, config: Mapping[str, Any]) -> str:
     """In words: "3 of 10 tasks learnt, epoch 7 of the next"."""
     (learnt, epoch), tasks = progress(directory), tasks_of(config)
-    so_many = counted(learnt, "task") if tasks is None else f"{learnt} of {counted(tasks, 'task')}"
+    so_many = pluralize(learnt, "task") if tasks is None else f"{learnt} of {pluralize(tasks, 'task')}"
     return f"{so_many} learnt" + (f", epoch {epoch} of the next" if epoch else "")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from cuber.core.formatting import counted
+from cuber.core.formatting import pluralize
 
 PlainResult = Mapping[str, Any]
 """What ``result.json`` holds: ``Result.to_dict()``."""
@@ -200,7 +200,7 @@ def _machine(machine: Mapping[str, Any]) -> str:
     versions = [f"{name} {machine[name]}" for name in ("cuber", "torch", "python") if name in machine]
     place = [str(machine[name]) for name in ("system", "processor", "device") if name in machine]
     threads = machine.get("threads")
-    count = [] if threads is None else [counted(threads, "thread")]
+    count = [] if threads is None else [pluralize(threads, "thread")]
     return ", ".join([*versions, *place, *count])
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cuber.core.encoding import spelled
+from cuber.core.encoding import encodable
 from cuber.report.comparison.table import Column, Sheet
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 def show_comparison(comparison: Comparison, console: Console) -> None:
     """Print every table, its notes below it, and in the end what is not in any."""
     for sheet in comparison.sheets:
-        console.print(Text(spelled(sheet.caption, console.encoding), style="bold"))
+        console.print(Text(encodable(sheet.caption, console.encoding), style="bold"))
         console.print(_table(sheet, console))
         for note in sheet.notes:
             console.print(Text(f"note: {note}", style="yellow"))
@@ -50,7 +50,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
 
 def _table(sheet: Sheet, console: Console) -> Table:
     """Two blanks between columns, or one where words would not stay in one piece otherwise."""
-    rows = [[spelled(text, console.encoding) for text in row] for row in sheet.texts()]
+    rows = [[encodable(text, console.encoding) for text in row] for row in sheet.texts()]
     widths = [_width(column, cells) for column, *cells in zip(sheet.columns, *rows, strict=True)]
     gap = 2 if sum(widths) + 2 * len(widths) <= console.width else 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cuber.core.formatting import numeral
+from cuber.core.formatting import format_number
 from cuber.report.content import Spread
 
 NONE = "–"
@@ -19,7 +19,7 @@ def number(value: float | None, decimals: int = 2, *, sign: bool = False) -> str
     """
     if value is None:
         return NONE
-    return numeral(value, f"{'+' if sign else ''}.{decimals}f").replace("-", "−")
+    return format_number(value, f"{'+' if sign else ''}.{decimals}f").replace("-", "−")
 
 
 def spread_words(spread: Spread | None, decimals: int = 2, *, sign: bool = False) -> str:

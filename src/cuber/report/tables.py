@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuber import metrics
-from cuber.core.formatting import numeral
+from cuber.core.formatting import format_number
 
 if TYPE_CHECKING:
     from cuber.training import Result
@@ -60,7 +60,7 @@ def summary(result: Result) -> list[Text]:
 
 def figures(acc: float, bwt: float | None, forgetting: float | None) -> str:
     """The three figures; a dash where there is no old task to speak of."""
-    change = "-" if bwt is None else numeral(bwt, "+.2f")
+    change = "-" if bwt is None else format_number(bwt, "+.2f")
     lost = "-" if forgetting is None else f"{forgetting:.2f}"
     return f"ACC {acc:.2f} %  BWT {change}  forgetting {lost}"
 
@@ -133,7 +133,7 @@ def _accuracy(value: float | None, own: float | None = None) -> Text:
 
 def _change(value: float | None, own: float) -> Text:
     change = 0.0 if value is None else value - own
-    return Text(f"{numeral(change, '+.1f')} ", style=_style(change))
+    return Text(f"{format_number(change, '+.1f')} ", style=_style(change))
 
 
 def _style(change: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from cuber import metrics
 from cuber.errors import CuberError
 from cuber.runs.files import write_atomically
-from cuber.core.formatting import counted, numeral
+from cuber.core.formatting import pluralize, format_number
 from cuber.runs.result_checks import first_wrong
 
 FILE_NAME = "result.json"
@@ -144,9 +144,9 @@ class Result:
         return path
 
     def __repr__(self) -> str:
-        bwt = "" if self.bwt is None else f", BWT {numeral(self.bwt, '+.2f')}"
+        bwt = "" if self.bwt is None else f", BWT {format_number(self.bwt, '+.2f')}"
         learnt = len(metrics.diagonal(self.accuracy))
-        stream = f"{self.benchmark}, {counted(learnt, 'task')}"
+        stream = f"{self.benchmark}, {pluralize(learnt, 'task')}"
         return f"Result({self.method} on {stream}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from cuber.core.formatting import counted
+from cuber.core.formatting import pluralize
 from cuber.datasets import Dataset
 from cuber.streams.copies import without_copies
 from cuber.streams.images import ImageSplit, Transform
@@ -29,7 +29,7 @@ def class_task(
     train = class_part(dataset.train_images, dataset.train_labels, classes, transform)
     test = class_part(dataset.test_images, dataset.test_labels, classes, transform)
     train, copies = without_copies(train, test, f"task '{name}'")
-    notes = [f"{counted(copies, 'training image')} left out, found among the test images too"] if copies else []
+    notes = [f"{pluralize(copies, 'training image')} left out, found among the test images too"] if copies else []
     task = Task(name, train, test, classes=len(classes), notes=notes)
     return task.split(held_out, generator) if held_out else task
 

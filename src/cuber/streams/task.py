@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from cuber.core.formatting import counted
+from cuber.core.formatting import pluralize
 from cuber.errors import CuberError
 from cuber.streams.splits import Data, DatasetSplit, Split, as_part, check_labels
 
@@ -140,7 +140,7 @@ class Stream:
             if count is not None and count < 1:
                 raise CuberError(f"a task needs at least 1 {kind} sample, not {count}")
             if count is not None and count < max(sizes):
-                notes.append(f"only {counted(count, f'{kind} sample')} per task")
+                notes.append(f"only {pluralize(count, f'{kind} sample')} per task")
         generator = torch.Generator().manual_seed(seed)
         tasks = [task.shrink(train, test, generator) for task in self.tasks]
         return self._with(tasks, *notes)

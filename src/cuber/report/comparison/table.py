@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuber.core.formatting import numeral
+from cuber.core.formatting import format_number
 from cuber.report import statistics
 
 NOTHING = "-"
@@ -98,7 +98,7 @@ def setting(name: str) -> Column:
 
 def number(heading: str, name: str, form: str = ".2f") -> Column:
     """A column of numbers, in Python's notation for formats."""
-    return Column(heading, name, lambda cell: numeral(cell, form), _whole)
+    return Column(heading, name, lambda cell: format_number(cell, form), _whole)
 
 
 def estimate(heading: str, name: str, form: str = ".2f") -> Column:
@@ -106,7 +106,7 @@ def estimate(heading: str, name: str, form: str = ".2f") -> Column:
 
     def show(cell: Estimate) -> str:
         spread = "" if cell.deviation is None else f"±{cell.deviation:{form.lstrip('+')}}"
-        return cell.printed or numeral(cell.mean, form) + spread
+        return cell.printed or format_number(cell.mean, form) + spread
 
     def parts(cell: Estimate | None) -> dict[str, Any]:
         return {"": None if cell is None else cell.mean, "_deviation": None if cell is None else cell.deviation}
@@ -118,7 +118,7 @@ def between(heading: str, name: str, form: str = "+.2f") -> Column:
     """A column of intervals."""
 
     def show(cell: tuple[float, float]) -> str:
-        return "[" + ", ".join(numeral(end, form) for end in cell) + "]"
+        return "[" + ", ".join(format_number(end, form) for end in cell) + "]"
 
     def parts(cell: tuple[float, float] | None) -> dict[str, Any]:
         low, high = cell or (None, None)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cuber.core.encoding import spelled
+from cuber.core.encoding import encodable
 from cuber.report.formatting import number
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def sweep_table(sweep: Sweep, encoding: str) -> Table:
         tasks, correlation = station.tasks, station.theorem_1.condition("positive correlation")
         theorems = (station.theorem_1, station.theorem_2_1, station.theorem_2_2, station.theorem_2_2_sharper)
         table.add_row(
-            spelled(f"{station.degrees:.0f}°", encoding),
+            encodable(f"{station.degrees:.0f}°", encoding),
             number(tasks.ratio),
             number(tasks.cosine, sign=True),
             number(correlation.asked) if correlation.asked <= 1 else "> 1",
