@@ -12,12 +12,12 @@ import pytest
 from scipy.io import savemat
 
 from cuber import datasets
-from cuber.datasets import sources
+from cuber.datasets import registry
 from cuber.datasets.readers import find_layout
 from cuber.errors import CuberError
 from tests.datasets import files
 
-FEW = replace(sources.MINI_IMAGENET, classes=sources.MINI_IMAGENET.classes[:4])
+FEW = replace(registry.MINI_IMAGENET, classes=registry.MINI_IMAGENET.classes[:4])
 
 
 def complaint(name: str, root: Path) -> str:

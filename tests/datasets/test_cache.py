@@ -16,7 +16,7 @@ from cuber.errors import CuberWarning
 from tests.datasets import files
 
 
-def load(root: Path) -> datasets.Dataset:
+def load(root: Path) -> datasets.ImageDataset:
     return datasets.load("mnist", root)
 
 
@@ -88,7 +88,7 @@ def test_leftovers_of_a_killed_process_go_after_a_day(root: Path) -> None:
     load(root)
     (name,) = cached(root)
     prefix = name.rsplit("-", 1)[0]
-    for leftover, age in (("old", cache.FORGOTTEN_AFTER + 60), ("new", 0.0)):
+    for leftover, age in (("old", cache.MAX_AGE + 60), ("new", 0.0)):
         folder = root / ".cuber" / f"{prefix}-0123456789abcdef.{leftover}.part"
         files.write(folder / "train_images.npy", b"half")
         moment = folder.stat().st_mtime - age

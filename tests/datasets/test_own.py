@@ -36,7 +36,7 @@ def rows(folder: Path) -> list[tuple[Image.Image, int]]:
     return [(Image.open(path), LETTERS.index(path.parent.name)) for path in sorted(folder.glob("*/*.png"))]
 
 
-def bytes_of(dataset: datasets.Dataset) -> set[tuple[bytes, int]]:
+def bytes_of(dataset: datasets.ImageDataset) -> set[tuple[bytes, int]]:
     train = zip(dataset.train_images, dataset.train_labels, strict=True)
     test = zip(dataset.test_images, dataset.test_labels, strict=True)
     return {(image.tobytes(), int(label)) for image, label in (*train, *test)}
@@ -56,7 +56,7 @@ def test_a_folder_of_class_folders(folder: Path) -> None:
 def test_it_is_decoded_once_and_again_when_a_file_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = datasets.read_folder(folder, side=10)
     with monkeypatch.context() as patch:
-        patch.setattr("cuber.datasets.own.decode", None)
+        patch.setattr("cuber.datasets.custom.decode", None)
         second = datasets.read_folder(folder, side=10)
     assert isinstance(second.train_images, np.memmap)
     assert bytes_of(first) == bytes_of(second)

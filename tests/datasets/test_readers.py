@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from cuber import datasets
-from cuber.datasets import sources
+from cuber.datasets import registry
 from cuber.datasets.readers import find_layout, miniimagenet
 from cuber.errors import CuberWarning
 from tests.datasets import files
 
-MINI = sources.MINI_IMAGENET.classes
+MINI = registry.MINI_IMAGENET.classes
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_mini_imagenet_folders_with_a_split_keep_it(tmp_path: Path) -> None:
     assert np.abs(dataset.test_images[70].astype(int) - 140).max() <= 2  # JPEG
 
 
-FEW = replace(sources.MINI_IMAGENET, classes=MINI[:4])
+FEW = replace(registry.MINI_IMAGENET, classes=MINI[:4])
 
 
 def blocks(root: Path) -> tuple[dict[str, list[int]], list[str], int]:
@@ -145,7 +145,7 @@ def blocks(root: Path) -> tuple[dict[str, list[int]], list[str], int]:
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for block in layout.read(notes):
         assert block.images.shape == (len(block.labels), 84, 84, 3)
-        labels[block.part] += block.labels.tolist()
+        labels[block.split] += block.labels.tolist()
     return labels, notes, len(layout.files)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cuber import datasets
-from cuber.datasets.catalogue import PRESENT
+from cuber.datasets.loading import PRESENT
 from cuber.datasets.readers import find_layout
 
 REAL = os.environ.get("CUBER_DATA")
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def load(name: str) -> datasets.Dataset:
+def load(name: str) -> datasets.ImageDataset:
     if datasets.status(name, REAL).state != PRESENT:
         pytest.skip(f"{name} is not there")
     return datasets.load(name, REAL)

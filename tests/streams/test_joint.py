@@ -95,7 +95,7 @@ def test_one_part_gives_the_batches_that_it_gives_alone(kind):
 
 def test_it_can_be_taken_apart_again():
     part = joint([5, 4, 6])
-    parts = part.split(torch.tensor([14, 0, 10, 4, 9]))
+    parts = part.subsets(torch.tensor([14, 0, 10, 4, 9]))
     assert parts.keys() == {0, 2}
     assert [x[:, 1].round().tolist() for x, _ in FixedLoader(parts[0], 9)] == [[0, 4]]
     assert [x[:, 1].round().tolist() for x, _ in FixedLoader(parts[2], 9)] == [[5, 1, 0]]

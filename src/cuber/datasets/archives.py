@@ -1,81 +1,59 @@
-"""Archives of strangers: unpacked into a folder of their own, whole or not at all, never outside it."""
+"""Safe extraction of tar archives: nothing outside the target folder, and all or nothing."""
 
 from __future__ import annotations
 
 import gzip
 import shutil
-import stat
 import tarfile
 import tempfile
-import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO
 
 from cuber.datasets.source import DamagedError
 
-BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
-"""What the standard library raises for an archive that is cut off or none at all."""
+ARCHIVE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
+"""Raised by the standard library for an archive that is truncated or not an archive."""
 _CHUNK = 1 << 20
 
 
-def why_broken(error: Exception) -> str:
-    """The first line of what such an error says: the rest is about what else was tried."""
+def describe_damage(error: Exception) -> str:
+    """Return the first line of an archive error; tarfile lists everything it tried in the others."""
     return f"is damaged or cut off ({(str(error).splitlines() or [type(error).__name__])[0].rstrip(':')})"
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Make ``folder`` out of the archive's folder of that name (or of all it holds), in one step at the end."""
+    """Extract the archive's folder of the same name, or all its members, as ``folder``, replacing an earlier one.
+
+    Raises:
+        DamagedError: The archive is truncated, or has a member that is not a file or lies outside the folder.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         inside = Path(temporary) / "unpacked"
         inside.mkdir()
         try:
-            for name, content in _members(archive):
-                _write(inside, name, content)
-        except BROKEN as error:
-            raise DamagedError(why_broken(error)) from error
+            _extract(archive, inside)
+        except ARCHIVE_ERRORS as error:
+            raise DamagedError(describe_damage(error)) from error
         whole = inside / folder.name if (inside / folder.name).is_dir() else inside
-        if folder.exists():  # what is left of an earlier, incomplete one
+        if folder.exists():
             folder.rename(Path(temporary) / "before")
         whole.rename(folder)
 
 
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    if zipfile.is_zipfile(archive):
-        yield from _zip_members(archive)
-    elif archive.suffix == ".gz" and not archive.name.endswith(".tar.gz"):
-        with gzip.open(archive) as content:
-            yield archive.stem, cast(IO[bytes], content)
-    else:
-        yield from _tar_members(archive)
-
-
-def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+def _extract(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         for member in tar:
             if member.isdir():
                 continue
             content = tar.extractfile(member) if member.isreg() else None
-            if content is None:
-                # Links and devices lead outside; no dataset has any.
+            if content is None:  # links and devices may lead outside; no dataset has any
                 raise DamagedError(f"is refused: it holds {member.name}, which is neither a file nor a folder")
-            yield member.name, content
+            _write(folder, member.name, content)
         assert tar.fileobj is not None
-        while tar.fileobj.read(_CHUNK):  # to the end, where gzip says whether it was all
+        while tar.fileobj.read(_CHUNK):  # read to the end, where gzip has its checksum
             pass
-
-
-def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    with zipfile.ZipFile(archive) as zipped:
-        for member in zipped.infolist():
-            if member.is_dir():
-                continue
-            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
-                raise DamagedError(f"is refused: it holds {member.filename}, which is neither a file nor a folder")
-            with zipped.open(member) as content:
-                yield member.filename, content
 
 
 def _write(folder: Path, name: str, content: IO[bytes]) -> None:

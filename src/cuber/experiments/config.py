@@ -107,7 +107,7 @@ class Experiment:
         stream = self.preset.stream(self.seed, **where, **{**self._protocol().options, **self.options})
         if self.tasks is not None:
             stream = stream.first(self.tasks)
-        return stream.shrink(self.train_per_task, self.test_per_task, self.seed).noting(*self.notes())
+        return stream.shrink(self.train_per_task, self.test_per_task, self.seed).with_notes(*self.notes())
 
     def about(self) -> dict[str, Any]:
         """What a result depends on beyond the training and the method's settings, for a run's configuration."""

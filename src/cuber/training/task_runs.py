@@ -54,7 +54,7 @@ def _one_task(stream: Stream, number: int, seed: int) -> TaskRun:
 def _all_tasks(stream: Stream, seed: int) -> TaskRun:
     train = JointSplit([task.train for task in stream])
     validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
-    probes = validation or train.split(_probed(train, seed, 0))
+    probes = validation or train.subsets(_probed(train, seed, 0))
     return TaskRun(None, len(stream), "all tasks", train, probes, bool(validation))
 
 

@@ -8,7 +8,7 @@ from cuber.experiments.benchmark import Benchmark, Protocol
 from cuber.experiments.presets.table import BATCH_NORM, ewc, subspaces
 from cuber.networks import MultiHead, ReducedResNet18
 from cuber.streams import Stream, five_datasets
-from cuber.streams.five_datasets import ORDERS
+from cuber.streams.paper_streams import ORDERS
 from cuber.training import TrainingConfig
 
 SETTINGS = {

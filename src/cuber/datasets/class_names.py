@@ -1,4 +1,4 @@
-"""The names of the classes, in the order of their labels."""
+"""Class names, in the order of the labels."""
 
 DIGITS = tuple("0123456789")
 
@@ -21,7 +21,7 @@ willow_tree wolf woman worm
 """
 CIFAR_100 = tuple(_CIFAR_100.split())
 
-# WordNet's numbers, which name the folders.
+# WordNet identifiers, which are the folder names.
 _MINI_IMAGENET = """
 n01532829 n01558993 n01704323 n01749939 n01770081 n01843383 n01855672 n01910747 n01930112 n01981276 n02074367
 n02089867 n02091244 n02091831 n02099601 n02101006 n02105505 n02108089 n02108551 n02108915 n02110063 n02110341
