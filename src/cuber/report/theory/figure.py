@@ -14,7 +14,7 @@ from cuber.report.plots import evenly
 from cuber.report.style import AREAS, DASHES, LIGHT, SERIES, WIDTH
 
 if TYPE_CHECKING:
-    from cuber.theory.sweep import Station, Sweep
+    from cuber.theory.sweep import AngleResult, Sweep
 
 SHOWN = 4
 """Angles whose losses are drawn step by step."""
@@ -45,7 +45,7 @@ def sweep_figure(sweep: Sweep) -> Figure:
         "old task: gain by rule 2 (%)",
         [("2 (2)", lambda s: s.theorem_2_2.holds), ("sharper", lambda s: s.theorem_2_2_sharper.holds)],
     )
-    chosen = [sweep.stations[place] for place in evenly(len(sweep.stations), SHOWN)]
+    chosen = [sweep.results[place] for place in evenly(len(sweep.results), SHOWN)]
     for row, draw in enumerate((_joint, _old), 1):
         first = None
         for place, station in enumerate(chosen):
@@ -72,10 +72,10 @@ def sweep_figure(sweep: Sweep) -> Figure:
 
 
 def _conditions(axes: Axes, sweep: Sweep) -> None:
-    angles = [station.degrees for station in sweep.stations]
-    ratios, cosines = ([getattr(s.tasks, name) for s in sweep.stations] for name in ("ratio", "cosine"))
-    asked = [min(s.theorem_1.condition("positive correlation").asked, 1.05) for s in sweep.stations]
-    projection = [s.theorem_2_1.condition("sufficient projection").asked for s in sweep.stations]
+    angles = [station.degrees for station in sweep.results]
+    ratios, cosines = ([getattr(s.tasks, name) for s in sweep.results] for name in ("ratio", "cosine"))
+    asked = [min(s.theorem_1.condition("positive correlation").asked, 1.05) for s in sweep.results]
+    projection = [s.theorem_2_1.condition("sufficient projection").asked for s in sweep.results]
     axes.plot(angles, cosines, color=SERIES[0], label="cosine")
     axes.plot(angles, asked, color=SERIES[0], linestyle=DASHES[2], label="eps2 asked for")
     axes.plot(angles, ratios, color=SERIES[2], label="ratio")
@@ -89,11 +89,11 @@ def _conditions(axes: Axes, sweep: Sweep) -> None:
 def _gains(
     axes: Axes,
     sweep: Sweep,
-    gain: Callable[[Station], float],
+    gain: Callable[[AngleResult], float],
     title: str,
-    theorems: Sequence[tuple[str, Callable[[Station], bool]]],
+    theorems: Sequence[tuple[str, Callable[[AngleResult], bool]]],
 ) -> None:
-    angles, gains = [s.degrees for s in sweep.stations], [100 * gain(s) for s in sweep.stations]
+    angles, gains = [s.degrees for s in sweep.results], [100 * gain(s) for s in sweep.results]
     axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8)
     axes.plot(angles, gains, color=SERIES[0], marker="o")
     low, high = min(0.0, *gains), max(0.0, *gains)
@@ -102,7 +102,7 @@ def _gains(
     step = angles[1] - angles[0]
     for place, (name, holds) in enumerate(theorems):
         y = 1 - (place + 1) * 1.7 * STRIP
-        for station in sweep.stations:
+        for station in sweep.results:
             if holds(station):
                 left = (station.degrees - step / 2 + 10) / 200
                 axes.add_patch(_strip(axes, left, y, step / 200, AREAS[2 * place]))
@@ -131,12 +131,12 @@ def _over_angles(axes: Axes) -> None:
 # Over the steps
 
 
-def _joint(axes: Axes, station: Station) -> None:
+def _joint(axes: Axes, station: AngleResult) -> None:
     bounds = station.joint_bounds if station.theorem_1.holds else None
     _losses(axes, station.by_rule_1.joint_losses, station.by_rule_2.joint_losses, bounds)
 
 
-def _old(axes: Axes, station: Station) -> None:
+def _old(axes: Axes, station: AngleResult) -> None:
     bounds = station.old_bounds if station.theorem_2_2_sharper.holds else None
     _losses(axes, station.by_rule_1.old_losses, station.by_rule_2.old_losses, bounds)
 

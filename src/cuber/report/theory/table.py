@@ -14,7 +14,7 @@ from cuber.core.encoding import encodable
 from cuber.report.formatting import number
 
 if TYPE_CHECKING:
-    from cuber.theory.sweep import Station, Sweep
+    from cuber.theory.sweep import AngleResult, Sweep
 
 SHOWN = 1e-5
 """Shares below this are shown as nothing, and count as neither won nor lost."""
@@ -22,7 +22,7 @@ SHOWN = 1e-5
 
 def show_sweep(sweep: Sweep, console: Console) -> None:
     """Print everything that a sweep has to say."""
-    first = sweep.stations[0].tasks
+    first = sweep.results[0].tasks
     title = f"Rule 2 against rule 1 ({sweep.kind}, seed {sweep.seed}, {sweep.steps} steps)"
     console.print(Text(title, style="bold"))
     console.print(sweep_table(sweep, console.encoding))
@@ -48,7 +48,7 @@ def sweep_table(sweep: Sweep, encoding: str) -> Table:
         "old %",
     ):
         table.add_column(title, justify="right", no_wrap=True)
-    for station in sweep.stations:
+    for station in sweep.results:
         tasks, correlation = station.tasks, station.theorem_1.condition("positive correlation")
         theorems = (station.theorem_1, station.theorem_2_1, station.theorem_2_2, station.theorem_2_2_sharper)
         table.add_row(
@@ -77,10 +77,10 @@ def sentences(sweep: Sweep) -> list[str]:
     ]
 
 
-def _counted(sweep: Sweep, won: Callable[[Station], bool], promised: Callable[[Station], bool]) -> str:
-    winners = [station for station in sweep.stations if won(station)]
+def _counted(sweep: Sweep, won: Callable[[AngleResult], bool], promised: Callable[[AngleResult], bool]) -> str:
+    winners = [station for station in sweep.results if won(station)]
     unpromised = sum(not promised(station) for station in winners)
-    return f"{len(winners)} of {len(sweep.stations)} angles, {unpromised} of them without a theorem that says so"
+    return f"{len(winners)} of {len(sweep.results)} angles, {unpromised} of them without a theorem that says so"
 
 
 def _gain(share: float) -> Text:
