@@ -145,7 +145,7 @@ def test_images_of_bytes_are_kept_as_bytes_and_in_the_state(kind: type) -> None:
     pixels, tables = 90 * 288, 2 * 2 * 256 * 4
     assert learner.memory_bytes()["samples"] == pixels + tables + 90 + 2 * 3 * 8
     state = through_a_file(learner.state_dict())
-    tensors = [part for episode in state["episodes"] for column in episode["columns"] for part in column]
+    tensors = [part for episode in state["episodes"] for column in episode["tensors"] for part in column]
     assert sum(tensor.nbytes for tensor in tensors) == learner.memory_bytes()["samples"]
     assert {tensor.dtype for tensor in tensors if tensor.numel() > 2000} == {torch.uint8}
 
@@ -181,7 +181,7 @@ def test_a_new_learner_with_the_same_seed_remembers_and_draws_the_same(kind: typ
         for task in range(2):
             learn(learner, HEADS.loader(task))
         learners.append(learner)
-    one, same, other = (learner.state_dict()["episodes"][0]["columns"][0][0] for learner in learners)
+    one, same, other = (learner.state_dict()["episodes"][0]["tensors"][0][0] for learner in learners)
     assert torch.equal(one, same)
     assert one.shape != other.shape or not torch.equal(one, other)
     assert same_bits(learners[0].model, learners[1].model)
