@@ -1,4 +1,4 @@
-"""Networks of the paper, and heads for anybody's."""
+"""The networks of the paper, and multi-head output for any backbone."""
 
 from cuber.networks.alexnet import AlexNet5
 from cuber.networks.heads import MultiHead

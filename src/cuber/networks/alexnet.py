@@ -7,16 +7,20 @@ from torch import Tensor, nn
 from cuber.errors import CuberError
 
 CONVOLUTIONS = ((64, 4, 0.2), (128, 3, 0.2), (256, 2, 0.5))
-"""Filters, kernel size and dropout of each convolution."""
+"""Number of filters, kernel size and dropout of each convolution."""
 WIDTH = 2048
 
 
 class AlexNet5(nn.Module):
-    """The backbone "5-layer AlexNet": three convolutions and two linear layers of 2048, to put heads on.
+    """The paper's "5-layer AlexNet" without the head: three convolutions and two linear layers of width 2048.
 
-    The paper counts layers without the head. Each convolution, without padding, is followed by batch normalization,
-    ReLU, dropout and a 2x2 maximum; each linear layer by batch normalization, ReLU and dropout of one half. As in the
-    published code there is no bias anywhere but the shift of the normalization layers, so give the heads none either.
+    Each convolution, without padding, is followed by batch normalization, ReLU, dropout and 2x2 max pooling; each
+    linear layer by batch normalization, ReLU and dropout of 0.5. As in the published code, only the normalization
+    layers have a bias, so the heads should have none either.
+
+    Args:
+        channels: Number of input channels.
+        side: Width and height of the images.
 
     >>> model = MultiHead(AlexNet5(), AlexNet5.features, [10] * 10, bias=False)  # doctest: +SKIP
     """

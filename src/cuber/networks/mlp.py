@@ -8,9 +8,15 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Linear layers with a ReLU after each but the last: ``MLP(784, 100, 100, 10)``.
+    """Linear layers with a ReLU after each but the last.
 
-    The paper's network has no biases. ``last_relu`` makes a backbone of it, to put heads on.
+    Args:
+        widths: Number of units of each layer, from the input to the output.
+        bias: Whether layers have a bias; the paper's network has none.
+        last_relu: Whether the last layer has a ReLU too, for a backbone.
+
+    >>> MLP(784, 100, 100, 10)(torch.zeros(5, 1, 28, 28)).shape
+    torch.Size([5, 10])
     """
 
     def __init__(self, *widths: int, bias: bool = False, last_relu: bool = False) -> None:

@@ -12,11 +12,16 @@ BLOCKS = 2
 
 
 class ReducedResNet18(nn.Module):
-    """The backbone "reduced ResNet-18": four stages of two blocks, a third of the usual filters, to put heads on.
+    """The paper's "reduced ResNet-18" without the head: four stages of two blocks, with a third of the usual filters.
 
-    The paper's 180, 360, 720 and 1440 are not filters but input vectors' sizes, 9 per filter: the stages have 20, 40,
-    80 and 160. The first convolution has stride 1 for 5-Datasets (32x32) and 2 for miniImageNet (84x84). A 2x2 average
-    ends the backbone, so ``features`` depends on the images: 640 and 1440. No bias but the normalization layers'.
+    The stages have 20, 40, 80 and 160 filters; the paper's 180, 360, 720 and 1440 are the sizes of input vectors, 9 per
+    filter. It ends with 2x2 average pooling, so ``features`` depends on the size of the images: 640 for 32x32 and 1440
+    for 84x84. Only normalization layers have a bias.
+
+    Args:
+        channels: Number of input channels.
+        side: Width and height of the images.
+        first_stride: Stride of the first convolution: 1 for 5-Datasets, 2 for miniImageNet.
 
     >>> ReducedResNet18(side=84, first_stride=2).features
     1440
@@ -47,7 +52,7 @@ class ReducedResNet18(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
 
     def __init__(self, width: int, filters: int, stride: int) -> None:
         super().__init__()
