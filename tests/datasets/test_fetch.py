@@ -121,7 +121,7 @@ def test_proxy(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) 
         (errno.ENOSPC, "the disk is full: .* nothing was left behind"),
         (errno.EACCES, "cannot be written .Permission denied.; name another data directory"),
         (errno.EROFS, "cannot be written .Read-only file system."),
-        (errno.EIO, "could not be written"),
+        (errno.EIO, "cannot be written"),
     ],
 )
 def test_this_machine_refuses(tmp_path: Path, server: Server, number: int, what: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cuber import CuberError, Task
 from cuber.streams import FixedLoader, ImageSplit, JointSplit, ShuffledLoader, Split, Transform
-from cuber.streams import joint as module
+from cuber.streams import loaders as module
 from tests.streams.test_task import Pairs
 
 

@@ -148,18 +148,7 @@ def _decode(layout: Layout) -> Arrays:
     for block in layout.read(notes):
         pieces[f"{block.split}_images.npy"].append(np.ascontiguousarray(block.images))
         pieces[f"{block.split}_labels.npy"].append(block.labels)
-    return Arrays(tuple(notes), *[_concatenate(pieces.pop(file)) for file in FILES])
-
-
-def _concatenate(pieces: list[np.ndarray]) -> np.ndarray:
-    """Concatenate arrays, freeing each one once it is copied."""
-    whole = np.empty((sum(map(len, pieces)), *pieces[0].shape[1:]), pieces[0].dtype)
-    end = len(whole)
-    while pieces:
-        piece = pieces.pop()
-        whole[end - len(piece) : end] = piece
-        end -= len(piece)
-    return whole
+    return Arrays(tuple(notes), *[np.concatenate(pieces.pop(file)) for file in FILES])
 
 
 def _remove_outdated(cache: Path, prefix: str, folder: Path) -> None:

@@ -125,11 +125,9 @@ def _cannot_write(error: OSError, path: Path) -> CuberError:
             f"the disk is full: {path} could not be written and nothing was left behind; free some space, or name "
             "another data directory with --data-dir or CUBER_DATA"
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return CuberError(
-            f"{path} cannot be written ({error.strerror}); name another data directory with --data-dir or CUBER_DATA"
-        )
-    return CuberError(f"{path} could not be written ({error}); try again, or name another data directory")
+    return CuberError(
+        f"{path} cannot be written ({error.strerror}); name another data directory with --data-dir or CUBER_DATA"
+    )
 
 
 def md5_of(path: Path) -> str:

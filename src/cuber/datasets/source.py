@@ -19,14 +19,9 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Download:
-    """A file to download.
+    """A file to download from the first of ``urls`` that has it to ``path``, below the data directory.
 
-    Args:
-        path: Path below the data directory.
-        urls: Mirrors, tried in this order.
-        size: Size in bytes.
-        md5: Checksum.
-        unpacks_to: For an archive, the folder beside it to unpack it to.
+    An archive is unpacked to the folder ``unpacks_to`` beside it.
     """
 
     path: str
@@ -44,23 +39,10 @@ class Download:
 class Source:
     """Description of a dataset.
 
-    Args:
-        name: Name in the command line.
-        title: Name in messages.
-        homepage: URL.
-        license: License, or terms of use.
-        citation: Paper to cite.
-        classes: Class names, in the order of the labels.
-        train: Number of training images of the official dataset.
-        test: Number of test images of the official dataset.
-        shape: Shape of an image.
-        mean: Mean of each channel for pixels in [0, 1], as in the benchmarks' protocols.
-        std: Standard deviation of each channel.
-        folders: Folders below the data directory that are searched; the first is the download target.
-        downloads: Files to download.
-        contents: md5 of files that are not downloaded but unpacked.
-        how_to_get: Advice for a dataset without downloads.
-        data_dir: The data directory, if given by the user, to repeat it in advice.
+    ``train`` and ``test`` are the numbers of images of the official dataset, ``mean`` and ``std`` those of each channel
+    for pixels in [0, 1], as in the benchmarks' protocols. ``folders`` are searched below the data directory; the first
+    is the download target. ``contents`` has the md5 of unpacked files. ``how_to_get`` is the advice for a dataset that
+    cannot be downloaded, and ``data_dir`` the data directory to name in advice, if the user has given one.
     """
 
     name: str

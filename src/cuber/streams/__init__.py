@@ -2,8 +2,7 @@
 
 from cuber.streams.builders import stream_by_classes, stream_by_domains, stream_by_files
 from cuber.streams.digits import overlap_digits, permuted_digits, split_digits
-from cuber.streams.joint import JointSplit
-from cuber.streams.loaders import FixedLoader, ShuffledLoader
+from cuber.streams.loaders import FixedLoader, JointSplit, ShuffledLoader
 from cuber.streams.paper_streams import (
     five_datasets,
     overlap_cifar100,
