@@ -38,11 +38,11 @@ def write(path: Path, content: bytes) -> Path:
 def write_idx(folder: Path, train: int = 30, test: int = 10, packed: bool = False) -> dict[str, np.ndarray]:
     """The four files of MNIST; what is in them."""
     made = {}
-    for part, prefix, count in (("train", "train", train), ("test", "t10k", test)):
-        made[f"{part}_images"] = pictures(count, 28, 28, seed=count)
-        made[f"{part}_labels"] = np.arange(count, dtype=np.uint8) % 10
+    for split, prefix, count in (("train", "train", train), ("test", "t10k", test)):
+        made[f"{split}_images"] = pictures(count, 28, 28, seed=count)
+        made[f"{split}_labels"] = np.arange(count, dtype=np.uint8) % 10
         for kind, name in (("images", f"{prefix}-images-idx3-ubyte"), ("labels", f"{prefix}-labels-idx1-ubyte")):
-            content = idx_bytes(made[f"{part}_{kind}"])
+            content = idx_bytes(made[f"{split}_{kind}"])
             write(folder / (f"{name}.gz" if packed else name), gzip.compress(content) if packed else content)
     return made
 
@@ -115,13 +115,13 @@ def tar_bytes(members: Sequence[tuple[str, bytes] | tarfile.TarInfo], mode: str 
 
 def write_svhn(folder: Path, train: int = 22, test: int = 11) -> dict[str, np.ndarray]:
     made = {}
-    for part, count in (("train", train), ("test", test)):
+    for split, count in (("train", train), ("test", test)):
         images, labels = pictures(count, 32, 32, 3, seed=count), np.arange(count) % 10
         numbered = np.where(labels == 0, 10, labels).astype(np.uint8)
         folder.mkdir(parents=True, exist_ok=True)
         content = {"X": images.transpose(1, 2, 3, 0), "y": numbered[:, None]}
-        savemat(folder / f"{part}_32x32.mat", content, do_compression=True)
-        made |= {f"{part}_images": images, f"{part}_labels": labels}
+        savemat(folder / f"{split}_32x32.mat", content, do_compression=True)
+        made |= {f"{split}_images": images, f"{split}_labels": labels}
     return made
 
 

@@ -213,9 +213,9 @@ def test_class_without_folder_or_images(tmp_path: Path) -> None:
 
 def test_mini_imagenet_folders(tmp_path: Path) -> None:
     image = files.pictures(1, 84, 84, 3)[0]
-    for part in ("train", "test"):
+    for split in ("train", "test"):
         for name in FEW.classes:
-            files.write_image(tmp_path / "miniImageNet" / part / name / "0.jpg", image)
+            files.write_image(tmp_path / "miniImageNet" / split / name / "0.jpg", image)
     (tmp_path / "miniImageNet/test" / FEW.classes[1] / "0.jpg").write_bytes(b"damaged")
     assert f"has no test image of {FEW.classes[1]} that can be read" in mini_complaint(tmp_path)
     (tmp_path / "miniImageNet/test" / FEW.classes[1] / "0.jpg").unlink()

@@ -95,9 +95,9 @@ def test_busy_server_is_tried_again(tmp_path: Path, server: Server) -> None:
 
 
 def test_server_gone(tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # taken, but not listened at
-        refused("cannot be reached", file(f"http://127.0.0.1:{nobody.getsockname()[1]}/file.bin"), tmp_path)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # taken, but not listened at
+        refused("cannot be reached", file(f"http://127.0.0.1:{unused.getsockname()[1]}/file.bin"), tmp_path)
 
 
 def test_second_place(tmp_path: Path, server: Server) -> None:

@@ -27,7 +27,7 @@ from tests.streams.paper import (
     check_no_leak,
     check_rows,
     classes_of,
-    parts,
+    splits,
 )
 
 BUILDERS = [permuted_mnist, split_cifar100, overlap_cifar100, five_datasets, split_miniimagenet]
@@ -55,13 +55,13 @@ def test_permuted_mnist(data_dir: Path) -> None:
     assert (stream.name, len(stream), stream.shared_head) == ("permuted-mnist", 10, True)
     orders = [task.train.transform.order for task in stream]
     for task, order in zip(stream, orders, strict=True):
-        train, validation, test = parts(task)
-        assert [len(part) for part in (train, validation, test)] == [54, 6, 30]
+        train, validation, test = splits(task)
+        assert [len(split) for split in (train, validation, test)] == [54, 6, 30]
         assert torch.equal(train.rows, stream[0].train.rows)
         assert order.sort().values.equal(torch.arange(784))
         assert not order.equal(torch.arange(784))  # the first task too
-        for part, labels in ((train, dataset.train_labels), (validation, dataset.train_labels)):
-            assert np.array_equal(part.y, labels[part.rows])
+        for split, labels in ((train, dataset.train_labels), (validation, dataset.train_labels)):
+            assert np.array_equal(split.y, labels[split.rows])
         x, _ = next(test.batches([torch.tensor([4])], torch.Generator()))
         expected = (dataset.test_images[4].reshape(-1)[order.numpy()] / 255 - 0.1307) / 0.3081
         np.testing.assert_allclose(x[0], expected, atol=1e-5)
@@ -77,7 +77,7 @@ def test_cifar_100(build, ranges, data_dir: Path) -> None:
     assert [task.name for task in stream] == [f"classes {first}-{last}" for first, last in ranges]
     assert not stream.shared_head
     for task, (first, last) in zip(stream, ranges, strict=True):
-        train, validation, test = parts(task)
+        train, validation, test = splits(task)
         assert [len(train), len(validation), len(test), task.classes] == [38, 2, 40, 10]
         assert classes_of(train, dataset.train_labels) == list(range(first, last + 1))
         assert classes_of(test, dataset.test_labels) == list(range(first, last + 1))

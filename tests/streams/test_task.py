@@ -32,8 +32,8 @@ class Endless(IterableDataset):
         return iter(())
 
 
-def only_batch(part):
-    return next(iter(FixedLoader(part, 100)))
+def only_batch(split):
+    return next(iter(FixedLoader(split, 100)))
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def only_batch(part):
 )
 def test_every_kind_of_data_gives_the_same_batches(data):
     task = Task("a", data, data, data, classes=3)
-    for part in (task.train, task.test, task.validation):
-        x, y = only_batch(part)
-        assert len(part) == 6
+    for split in (task.train, task.test, task.validation):
+        x, y = only_batch(split)
+        assert len(split) == 6
         assert x.dtype == torch.float32
         assert y.dtype == torch.long
         torch.testing.assert_close(x, X)

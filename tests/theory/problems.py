@@ -32,7 +32,7 @@ MAKERS: dict[str, Make] = {"quadratic": least_squares, "logistic": signed, "peri
 
 
 def two_tasks(kind: str, seed: int, *, inside: bool = True) -> TwoTasks:
-    """An old task that is partly learnt and a new one with inputs of its own.
+    """A partly learned old task, and a new one with other inputs.
 
     ``inside``: the basis spans what the old task sees; else it is any subspace.
     """

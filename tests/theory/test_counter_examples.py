@@ -45,7 +45,7 @@ def test_beyond_its_steps_rule_2_passes_the_best_joint_model_and_goes_to_the_new
     assert path.joint_losses[-1] == pytest.approx(2)
 
 
-def test_the_old_tasks_smoothness_is_needed_which_nobody_can_know_without_its_data() -> None:
+def test_the_smoothness_of_the_old_task_is_needed() -> None:
     """With H from the new task alone all conditions of theorem 1 hold, and one step raises the joint loss."""
     tasks = TwoTasks(line(100, 0), line(1, 2), at(-0.01), WHOLE)
     old, new = float(tasks.g_old.norm()), float(tasks.g_new.norm())
@@ -109,7 +109,7 @@ def test_rule_1_keeps_the_old_loss_only_if_the_subspace_holds_all_that_the_old_t
     assert lost.old_losses[-1] > lost.old_losses[0]
 
 
-def test_an_old_task_that_has_been_learnt_to_the_end_admits_no_step() -> None:
+def test_a_converged_old_task_admits_no_step() -> None:
     """||g1|| = 0: theorem 1's step size is below 0, and no direction is one of agreement."""
     tasks = TwoTasks(line(1, 0), line(1, 2), at(0.0), WHOLE)
     assert positive_correlation(tasks.g_old, tasks.g_new) == 0

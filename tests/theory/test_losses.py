@@ -71,7 +71,7 @@ def test_a_linear_function_has_no_curvature() -> None:
     assert largest_curvature(lambda weight: weight.sum(), at(1, 2)) == 0
 
 
-def test_looking_at_curvature_leaves_everybody_elses_random_numbers_alone() -> None:
+def test_curvature_does_not_change_the_global_random_state() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     largest_curvature(lambda weight: weight.square().sum(), at(1, 2))
