@@ -45,8 +45,11 @@ class Arrays:
 
 
 def load_cached(name: str, layout: Layout, root: Path) -> Arrays:
-    """Load a dataset from the cache, after decoding it if necessary; without a writable cache, decode to memory."""
-    cache = cache_directory(root)
+    """Load a dataset from the cache, after decoding it if necessary; without a writable cache, decode to memory.
+
+    The cache is in ``CUBER_CACHE``, else in the data directory ``root``.
+    """
+    cache = Path(os.environ.get("CUBER_CACHE") or root / ".cuber")
     prefix, folder = _folder(name, layout, root, cache)
     arrays = _open(folder)
     if arrays is not None:
@@ -63,11 +66,6 @@ def load_cached(name: str, layout: Layout, root: Path) -> Arrays:
         return _decode(layout)
     _remove_outdated(cache, prefix, folder)
     return _open(folder) or _decode(layout)
-
-
-def cache_directory(root: Path) -> Path:
-    """Return ``CUBER_CACHE``, else a folder in the data directory."""
-    return Path(os.environ.get("CUBER_CACHE") or root / ".cuber")
 
 
 def _folder(name: str, layout: Layout, root: Path, cache: Path) -> tuple[str, Path]:

@@ -83,13 +83,13 @@ class _Dtype:
     __slots__ = ("dtype",)
 
     def __init__(self, name: Any, *_: Any) -> None:
-        dtype = np.dtype(_text(name))
+        dtype = np.dtype(text(name))
         if dtype.kind not in _KINDS or dtype.fields is not None or dtype.subdtype is not None:
             raise DamagedError(f"is refused: it holds an array of {dtype}, not of plain numbers")
         self.dtype = dtype
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = np.dtype(_text(state[1]) + self.dtype.str[1:])
+        self.dtype = np.dtype(text(state[1]) + self.dtype.str[1:])
 
 
 class _Array:
@@ -116,11 +116,11 @@ def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) 
     return array
 
 
-def _latin1(text: str, encoding: str) -> bytes:
+def _latin1(value: str, encoding: str) -> bytes:
     """Decode bytes that Python 3 pickled for Python 2."""
     if encoding not in ("latin1", "latin-1"):
         raise DamagedError(f"is refused: it asks for the codec {encoding}")
-    return text.encode("latin-1")
+    return value.encode("latin-1")
 
 
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
@@ -132,7 +132,8 @@ _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Return a Python 2 or Python 3 string as str."""
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 

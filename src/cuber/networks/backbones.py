@@ -43,10 +43,6 @@ class AlexNet5(nn.Module):
     linear layer by batch normalization, ReLU and dropout of 0.5. As in the published code, only the normalization
     layers have a bias, so the heads should have none either.
 
-    Args:
-        channels: Number of input channels.
-        side: Width and height of the images.
-
     >>> model = MultiHead(AlexNet5(), AlexNet5.features, [10] * 10, bias=False)  # doctest: +SKIP
     """
 
@@ -90,12 +86,7 @@ class ReducedResNet18(nn.Module):
 
     The stages have 20, 40, 80 and 160 filters; the paper's 180, 360, 720 and 1440 are the sizes of input vectors, 9 per
     filter. It ends with 2x2 average pooling, so ``features`` depends on the size of the images: 640 for 32x32 and 1440
-    for 84x84. Only normalization layers have a bias.
-
-    Args:
-        channels: Number of input channels.
-        side: Width and height of the images.
-        first_stride: Stride of the first convolution: 1 for 5-Datasets, 2 for miniImageNet.
+    for 84x84, where ``first_stride``, the stride of the first convolution, is 2. Only normalization layers have a bias.
 
     >>> ReducedResNet18(side=84, first_stride=2).features
     1440

@@ -47,15 +47,7 @@ def stream_by_domains(
     shared_head: bool = True,
     name: str = "domains",
 ) -> Stream:
-    """Make a task of each dataset, in the given order.
-
-    Args:
-        domains: Task names and datasets.
-        held_out: Fraction of the training images to hold out for validation.
-        seed: Determines the held-out images.
-        shared_head: Whether tasks share one head; their classes must then be the same.
-        name: Name of the stream.
-    """
+    """Make a task of each dataset, in the given order; tasks that share a head must have the same classes."""
     generator = torch.Generator().manual_seed(seed)
     tasks, first = [], next(iter(domains.values()), None)
     for title, dataset in domains.items():

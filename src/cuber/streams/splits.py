@@ -86,14 +86,7 @@ class Transform:
 
 
 class ImageSplit:
-    """Rows of an image array, usually memory-mapped, that are read and transformed batch by batch.
-
-    Args:
-        images: uint8 array (N, H, W) or (N, H, W, C).
-        rows: Indices into ``images``.
-        y: Label of each row.
-        transform: Applied to each batch of images.
-    """
+    """Rows of a uint8 image array, usually memory-mapped, that are read and transformed batch by batch."""
 
     def __init__(self, images: np.ndarray, rows: Tensor, y: Tensor, transform: Transform) -> None:
         self.images = np.asarray(images)  # a view that indexes faster than a numpy.memmap
@@ -121,10 +114,7 @@ class ImageSplit:
 class DatasetSplit:
     """A torch Dataset of ``(x, label)`` pairs, whose samples are checked when they are read.
 
-    Args:
-        dataset: A Dataset with a length.
-        where: Start of error messages about this split.
-        classes: Number of classes; :class:`Task` sets it.
+    ``where`` starts error messages; :class:`Task` sets ``classes``.
     """
 
     def __init__(self, dataset: Dataset[Any], where: str, classes: int = 0) -> None:
@@ -175,10 +165,13 @@ def as_split(data: Data, where: str) -> Split:
             raise CuberError(f"{where}: the Dataset has no length; give one that can be indexed")
         split = DatasetSplit(data, where)
     elif isinstance(data, tuple | list) and len(data) == 2:
-        split = TensorSplit(_inputs(data[0], where), _labels(data[1], where))
-        if split.x.dim() == 0 or len(split.x) != len(split.y):
-            raise CuberError(f"{where}: {len(split.x) if split.x.dim() else 1} inputs but {len(split.y)} labels")
-        _check_finite(split.x, where)
+        x, y = _tensor(data[0], where, "inputs"), _labels(data[1], where)
+        if x.is_complex() or x.dtype == torch.bool:
+            raise CuberError(f"{where}: inputs of type {str(x.dtype).removeprefix('torch.')} are not numbers")
+        if x.dim() == 0 or len(x) != len(y):
+            raise CuberError(f"{where}: {len(x) if x.dim() else 1} inputs but {len(y)} labels")
+        _check_finite(x, where)
+        split = TensorSplit(x, y)
     else:
         raise CuberError(f"{where}: give (x, y) or a torch Dataset, not a {type(data).__name__}")
     if len(split) == 0:
@@ -197,13 +190,6 @@ def check_labels(y: Tensor, classes: int, where: str) -> None:
 def scale_bytes(x: Tensor) -> Tensor:
     """Convert uint8 inputs to floats in [0, 1]; return others unchanged."""
     return x.float().div_(255) if x.dtype == torch.uint8 else x
-
-
-def _inputs(x: Any, where: str) -> Tensor:
-    x = _tensor(x, where, "inputs")
-    if x.is_complex() or x.dtype == torch.bool:
-        raise CuberError(f"{where}: inputs of type {str(x.dtype).removeprefix('torch.')} are not numbers")
-    return x
 
 
 def _labels(y: Any, where: str) -> Tensor:

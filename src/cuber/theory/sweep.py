@@ -67,13 +67,11 @@ def sweep(
     """Learn the new task by both rules at angles from 0 to 180 degrees.
 
     Args:
-        kind: Kind of task; see :func:`cuber.theory.draw`.
+        kind: Kind of task; see :func:`cuber.theory.draw`, also for ``seed`` and ``old_steps``.
         angles: Number of angles.
-        seed: Determines the tasks.
         steps: Number of steps of each rule.
         step_size: Step size (default: 0.9 times the limit of theorem 1 at each angle; where the cosine is too small
             for the theorem, of its other conditions).
-        old_steps: Number of steps on the old task.
     """
     if angles < 2 or steps < 1:
         raise CuberError(f"a sweep takes at least 2 angles and 1 step, not {angles} and {steps}")

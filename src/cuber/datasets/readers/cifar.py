@@ -13,7 +13,7 @@ import numpy as np
 
 from cuber.datasets.readers.layout import Block, Images, Layout, Notes, block, reading
 from cuber.datasets.source import DamagedError, Source
-from cuber.datasets.unpickle import load_plain
+from cuber.datasets.unpickle import load_plain, text
 
 PIXELS = 3 * 32 * 32
 Parser = Callable[[IO[bytes]], tuple[Images, Any]]
@@ -39,7 +39,7 @@ def _parse_python(file: IO[bytes]) -> tuple[Images, Any]:
     batch = load_plain(cast(BinaryIO, file))
     if not isinstance(batch, dict):
         raise DamagedError("is a pickle, but not of a CIFAR batch")
-    named = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    named = {text(key): value for key, value in batch.items()}
     labels = named.get("fine_labels", named.get("labels"))
     data = named.get("data")
     if labels is None or not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (PIXELS,):

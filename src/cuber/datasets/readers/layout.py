@@ -32,13 +32,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a dataset is stored.
+    """One way in which a dataset is stored: its title, and the files that exist and that are missing.
 
-    Args:
-        title: Shown by ``cuber data``.
-        files: Files that exist.
-        missing: Files that do not exist.
-        read: Appends to the notes and yields blocks, so that the dataset need not fit in memory.
+    ``read`` appends to the notes and yields blocks, so that the dataset need not fit in memory.
     """
 
     title: str

@@ -14,7 +14,7 @@ import numpy as np
 from cuber.datasets.readers.image_files import Decoder, class_folders, image_files
 from cuber.datasets.readers.layout import SPLITS, Block, Layout, Notes, block, reading
 from cuber.datasets.source import DamagedError, Source
-from cuber.datasets.unpickle import load_plain
+from cuber.datasets.unpickle import load_plain, text
 from cuber.errors import CuberError
 
 SUBSETS = ("train", "val", "test")
@@ -126,13 +126,13 @@ def _read_pickles(source: Source, paths: Sequence[Path], notes: Notes) -> Iterat
         with reading(source, path):
             with path.open("rb") as file:
                 content = load_plain(file)
-            named = {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+            named = {text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
             images, indices = named.get("image_data"), named.get("class_dict")
             if not isinstance(images, np.ndarray) or not isinstance(indices, dict):
                 raise DamagedError(f"is a pickle, but without image_data and class_dict (it has {sorted(named)})")
         for name, which in indices.items():
             with reading(source, path):
-                blocks = list(_class_blocks(source, images, _text(name), np.asarray(which)))
+                blocks = list(_class_blocks(source, images, text(name), np.asarray(which)))
             yield from blocks
 
 
@@ -143,7 +143,3 @@ def _class_blocks(source: Source, images: np.ndarray, name: str, which: np.ndarr
         raise DamagedError(f"has indices for {name} that do not belong to its {len(images)} images")
     for split, some in split_class(which.tolist()).items():
         yield block(source, split, images[some], np.full(len(some), source.classes.index(name)))
-
-
-def _text(key: str | bytes) -> str:
-    return key.decode("latin-1") if isinstance(key, bytes) else str(key)
