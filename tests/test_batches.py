@@ -1,4 +1,4 @@
-"""Batches of any make are counted, cut and taken alike."""
+"""Counting, slicing and joining batches of any structure."""
 
 from __future__ import annotations
 

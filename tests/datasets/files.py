@@ -17,7 +17,7 @@ from scipy.io import savemat
 
 
 def words(value: object) -> str:
-    """How a test names what it is given: archives hold the time, so their bytes are no name."""
+    """Test id of a parameter; archives contain the time, so their bytes cannot be one."""
     return value if isinstance(value, str) else "bytes"
 
 
@@ -36,7 +36,7 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def write_idx(folder: Path, train: int = 30, test: int = 10, packed: bool = False) -> dict[str, np.ndarray]:
-    """The four files of MNIST; what is in them."""
+    """Write the four files of MNIST and return their arrays."""
     made = {}
     for split, prefix, count in (("train", "train", train), ("test", "t10k", test)):
         made[f"{split}_images"] = pictures(count, 28, 28, seed=count)
@@ -52,7 +52,7 @@ def channels_first(images: np.ndarray) -> np.ndarray:
 
 
 def python2_pickle(batch: dict[str, object]) -> bytes:
-    """What Python 2 wrote: byte strings everywhere, in the opcode that Python 3 no longer uses."""
+    """Pickle as Python 2 did: byte strings in an opcode that Python 3 no longer uses."""
 
     def text(value: bytes) -> bytes:
         return b"T" + struct.pack("<i", len(value)) + value
@@ -73,7 +73,7 @@ def python2_pickle(batch: dict[str, object]) -> bytes:
 
 
 def cifar_files(name: str, version: str, per_file: int = 8) -> dict[str, tuple[bytes, np.ndarray, np.ndarray]]:
-    """The files of a version of CIFAR: bytes, images, labels."""
+    """Return the files of a version of CIFAR: bytes, images, labels."""
     classes = 10 if name == "cifar-10" else 100
     batches = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
     names = batches if name == "cifar-10" else ["train", "test"]
@@ -143,7 +143,7 @@ def write_csv(path: Path, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def write_mini_pickles(folder: Path, classes: Sequence[str], per_class: int = 6, protocol: int = 2) -> np.ndarray:
-    """The three cached pickles, the classes dealt out to them; the images of all classes in their order."""
+    """Write the three pickles, each with some of the classes, and return all images in the order of the classes."""
     folder.mkdir(parents=True, exist_ok=True)
     images = pictures(len(classes) * per_class, 84, 84, 3)
     bounds = [0, len(classes) // 2, len(classes) * 3 // 4, len(classes)]

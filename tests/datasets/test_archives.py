@@ -1,4 +1,4 @@
-"""Archives are unpacked inside their folder, whole or not at all."""
+"""Archives are unpacked inside their folder, completely or not at all."""
 
 from __future__ import annotations
 

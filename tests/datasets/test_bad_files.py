@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file is one sentence: which file, what is wrong, what to do."""
+"""A damaged or missing file raises one sentence: which file, what is wrong, what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of one's own: every form that they come in gives the same set, and mistakes are named."""
+"""Custom images: all input types give the same dataset, and mistakes raise an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LETTERS = "abc"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three classes of five images of 12 x 10, as PNG: nothing is lost."""
+    """Three classes of five PNG images of 12 x 10."""
     for seed, letter in enumerate(LETTERS):
         for number, image in enumerate(files.pictures(5, 10, 12, 3, seed=seed)):
             files.write_image(tmp_path / "mine" / letter / f"{number}.png", image)
@@ -98,7 +98,7 @@ def test_every_kind_of_object_gives_the_same_set(folder: Path) -> None:
 
 
 class SequenceOf(list):
-    """A list that knows its classes, as datasets do."""
+    """A list with attributes, such as ``classes``."""
 
     def __init__(self, items: list, **attributes: object) -> None:
         super().__init__(items)

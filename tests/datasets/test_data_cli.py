@@ -1,4 +1,4 @@
-"""``cuber data`` as it is typed."""
+"""The command ``cuber data``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine, and everything that can go wrong with them."""
+"""Downloads from a local server, and their failures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refused(what: str, download: Download, folder: Path, bar: fetch.Bar | None =
 
 
 class Counting:
-    """A bar that counts, and fails when told to."""
+    """A progress bar that counts bytes, or raises an error."""
 
     def __init__(self, failure: OSError | None = None) -> None:
         self.total = self.count = 0

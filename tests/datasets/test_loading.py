@@ -1,4 +1,4 @@
-"""Where sets are looked for, what is said of them, and the table itself."""
+"""Search paths, status and checksums of datasets, and the registry."""
 
 from __future__ import annotations
 

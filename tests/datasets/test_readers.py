@@ -1,4 +1,4 @@
-"""Every layout of every set is read as it was written."""
+"""Every layout of every dataset is read correctly."""
 
 from __future__ import annotations
 

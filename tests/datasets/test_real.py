@@ -1,4 +1,4 @@
-"""The real files, where CUBER_DATA says that there are some."""
+"""The official files, if CUBER_DATA is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A byte for each number and a table, where that is enough: every bit comes back."""
+"""Quantized tensors: lossless, and never larger than the original."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whole(quantized: QuantizedTensor) -> Tensor:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """The same bits, which for NaN and -0.0 is more than being equal."""
+    """Compare bits, to distinguish NaN and -0.0."""
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.view(bits), other.view(bits))
 

@@ -1,4 +1,4 @@
-"""What holds for the paper's streams, whether made of real files or of small ones."""
+"""Checks of the paper's streams, for official and for small files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def splits(task: Task) -> list[ImageSplit]:
 
 
 def classes_of(split: ImageSplit, labels: np.ndarray) -> list[int]:
-    """Which class of the set each label of the split stands for; fails unless it is always the same one."""
+    """Return the class of each label of a split; fail unless it is unique."""
     truth, own = labels[split.rows.numpy()], split.y.numpy()
     found = [set(truth[own == label].tolist()) for label in range(own.max() + 1)]
     assert all(len(classes) == 1 for classes in found)
@@ -38,7 +38,7 @@ def check_rows(stream: Stream) -> None:
 
 
 def check_no_leak(stream: Stream) -> None:
-    """No image is in both train and test of a task, not even as another file."""
+    """No image is in both train and test of a task, not even as a copy."""
     for task in stream:
         train, validation, test = splits(task)
         seen = {train.images[row].tobytes() for row in np.concatenate([train.rows, validation.rows])}
@@ -46,7 +46,7 @@ def check_no_leak(stream: Stream) -> None:
 
 
 def check_mixed(stream: Stream) -> None:
-    """A batch of test images has many classes: with batch statistics, those of one class would be no good."""
+    """A batch of test images has many classes, as batch statistics need it."""
     for task in stream:
         assert len(task.test.y[:40].unique()) > task.classes // 2
 

@@ -1,4 +1,4 @@
-"""Streams of one's own images."""
+"""Streams of custom images."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_permuted_digits_permutes_the_same_samples():
 
 
 def _find_columns(plain, permuted) -> list[int]:
-    """Where each column comes from; checks that it is a permutation (some pixels are always blank)."""
+    """Return the origin of each column; fail unless it is a permutation (some pixels are always blank)."""
     assert sorted(map(tuple, plain.T.tolist())) == sorted(map(tuple, permuted.T.tolist()))
     columns = {tuple(column): position for position, column in enumerate(plain.T.tolist())}
     return [columns[tuple(column)] for column in permuted.T.tolist()]

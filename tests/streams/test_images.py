@@ -1,4 +1,4 @@
-"""Images from bytes to numbers: the same numbers as the long way round, and nothing held that need not be."""
+"""Image splits: normalization against a plain computation, and no copies in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of several tasks as one: every sample once, with its own label and task, in the order of the indices."""
+"""Joint splits: every sample once, with its label and task, in the order of the indices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.streams.test_task import Pairs
 
 
 def samples(task: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sample n of task t is the pixels (t, n), and its label n + t."""
+    """Sample n of task t has the pixels (t, n) and the label n + t."""
     numbers = torch.arange(count)
     return torch.stack([torch.full_like(numbers, task), numbers], dim=1).float(), numbers + task
 
@@ -44,7 +44,7 @@ def joint(sizes: list[int], kinds=KINDS) -> JointSplit:
 
 
 def told(batches) -> list[tuple[int, int]]:
-    """(task, number) of every sample; fails unless label and task number are its own."""
+    """Return (task, number) of every sample; fail unless its label and task are correct."""
     found = []
     for x, y, tasks in batches:
         x = x.round().long()  # images are scaled
@@ -119,7 +119,7 @@ def test_samples_of_different_shapes_are_refused():
 
 
 class Noisy(Pairs):
-    """Draws a number for every sample that is read."""
+    """A Dataset that draws a random number for every sample."""
 
     def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
         x, y = super().__getitem__(place)

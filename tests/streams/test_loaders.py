@@ -1,4 +1,4 @@
-"""Loaders: every sample once, in an order that only the seed decides."""
+"""Loaders: every sample once, in an order determined by the seed."""
 
 from __future__ import annotations
 

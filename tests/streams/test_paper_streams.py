@@ -1,4 +1,4 @@
-"""The paper's streams, made of small files in the official formats."""
+"""The paper's streams, from small files in the official formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's streams, made of the real files where CUBER_DATA says that there are some."""
+"""The paper's streams, from the official files if CUBER_DATA is set."""
 
 from __future__ import annotations
 

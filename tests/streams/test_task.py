@@ -1,4 +1,4 @@
-"""Task and Stream: what they take, and the sentence for what they do not."""
+"""Task and Stream: accepted data, and errors for other data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOOD = (X, Y)
 
 
 class Pairs(Dataset):
-    """A Dataset that is no TensorDataset."""
+    """A Dataset that is not a TensorDataset."""
 
     def __init__(self, pairs):
         self.pairs = pairs

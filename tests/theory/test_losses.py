@@ -1,4 +1,4 @@
-"""The constants: proven ones are never exceeded and are reached, estimated ones are the Hessian's own."""
+"""Constants of losses: proven ones are tight bounds, estimated ones agree with the Hessian."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_proven_constants_bound_every_hessian_and_every_gradient(kind: str, seed
 
 @pytest.mark.parametrize("kind", ["quadratic", "logistic"])
 def test_proven_smoothness_is_reached(kind: str) -> None:
-    """For the quadratic everywhere; for logistic regression at 0, where every slope is steepest."""
+    """For the quadratic everywhere; for logistic regression at 0, where the curvature is largest."""
     loss = two_tasks(kind, seed=1).new
     zero = torch.zeros(1, D, dtype=torch.float64)
     assert torch.linalg.matrix_norm(hessian(loss, zero), 2) == pytest.approx(loss.smoothness.value)

@@ -1,4 +1,4 @@
-"""Two tasks at an angle: the geometry is as it is told, what a theorem promises is kept, nonsense is refused."""
+"""Sweeps over angles: the geometry of the tasks, the theorems at every angle, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ exact = st.sampled_from(["least-squares", "logistic"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("degrees", [0, 30, 90, 135, 180])
 def test_the_ratio_is_the_cosine_of_the_angle(kind: str, degrees: float) -> None:
-    """The new gradient lies in the turned subspace, all directions of which have this angle to the old one."""
+    """The new gradient lies in the rotated subspace, all of whose directions have this angle to the old one."""
     tasks = draw(kind, degrees)
     assert tasks.ratio == pytest.approx(abs(math.cos(math.radians(degrees))), abs=1e-12)
     assert abs(tasks.cosine) <= tasks.ratio + 1e-12

@@ -1,4 +1,4 @@
-"""``cuber theory`` as a user meets it."""
+"""The command ``cuber theory``."""
 
 from __future__ import annotations
 
