@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cuber.datasets.archives import unpack
+from cuber.datasets.fetch import unpack
 from cuber.datasets.source import DamagedError
 from tests.datasets import files
 

@@ -165,7 +165,7 @@ def test_no_room_to_unpack(tmp_path: Path, server: Server, monkeypatch: pytest.M
 
     archive = files.tar_bytes([("set/a", b"x")])
     server.content["/a.tar.gz"] = archive
-    monkeypatch.setattr("cuber.datasets.archives.shutil.copyfileobj", full)
+    monkeypatch.setattr("cuber.datasets.fetch.shutil.copyfileobj", full)
     download = file(server.url("/a.tar.gz"), content=archive, path="a.tar.gz", unpacks_to="set")
     with pytest.raises(CuberError, match="the disk is full"):
         fetch.get(replace(registry.NOTMNIST, downloads=(download,)), tmp_path)

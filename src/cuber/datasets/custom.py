@@ -56,12 +56,7 @@ def read_lists(
 ) -> ImageDataset:
     """Read two csv files with the columns ``filename`` and ``label``.
 
-    Args:
-        train: List of the training images.
-        test: List of the test images.
-        side: Width and height of the images; see :func:`read_folder`.
-        grey: Whether to convert to grayscale.
-        folder: Folder that filenames are relative to (default: the folder of the list).
+    Filenames are relative to ``folder`` (default: the folder of the list). For the rest see :func:`read_folder`.
     """
     paths = {"train": Path(train).expanduser(), "test": Path(test).expanduser()}
     listed = {split: _read_list(path, Path(folder or path.parent).expanduser()) for split, path in paths.items()}
@@ -87,13 +82,12 @@ def read_items(
     Args:
         train: The training items. An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), of uint8 or of
             floats in [0, 1]; a label is a number or a string.
-        test: The test items.
-        side: Width and height of the images; see :func:`read_folder`.
-        grey: Whether to convert to grayscale.
+        test: The test items; if None, ``test_share`` of each class is held out.
+        side: Width and height of the images; see :func:`read_folder`, also for ``grey``.
         image: Key of the image in a dictionary.
         label: Key of the label in a dictionary.
         name: Name of the dataset.
-        test_share: Fraction of each class to test with if ``test`` is None.
+        test_share: Fraction of each class to test with.
 
     >>> rows = [{"image": np.full((9, 12), 25 * k, np.uint8), "label": k % 2} for k in range(10)]
     >>> read_items(rows, side=8, grey=True)

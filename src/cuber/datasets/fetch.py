@@ -1,15 +1,18 @@
-"""Download datasets, with checksums and retries; a failed download leaves nothing behind."""
+"""Download datasets, with checksums and retries, and unpack them; a failure leaves nothing behind."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import logging
+import shutil
+import tarfile
+import tempfile
 import time
-from pathlib import Path
-from typing import Protocol
+from pathlib import Path, PurePosixPath
+from typing import IO, Protocol
 
-from cuber.datasets import archives
+from cuber.datasets.readers.layout import ARCHIVE_ERRORS, describe_damage
 from cuber.datasets.source import DamagedError, Download, Source
 from cuber.errors import CuberError
 
@@ -17,6 +20,7 @@ ATTEMPTS = 3
 PAUSE = 2.0
 """Seconds before the second attempt; the third waits twice as long."""
 TIMEOUT = 30.0
+CHUNK = 1 << 20
 
 
 class Bar(Protocol):
@@ -43,7 +47,7 @@ def get(source: Source, root: Path, bar: Bar | None = None) -> list[Path]:
             download(file, path, bar)
         if folder is not None:
             try:
-                archives.unpack(path, folder)
+                unpack(path, folder)
             except DamagedError as error:
                 raise source.error(path, str(error)) from error
             except OSError as error:
@@ -130,10 +134,58 @@ def _cannot_write(error: OSError, path: Path) -> CuberError:
     )
 
 
+def unpack(archive: Path, folder: Path) -> None:
+    """Extract the archive's folder of the same name, or all its members, as ``folder``, replacing an earlier one.
+
+    Raises:
+        DamagedError: The archive is truncated, or has a member that is not a file or lies outside the folder.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        inside = Path(temporary) / "unpacked"
+        inside.mkdir()
+        try:
+            _extract(archive, inside)
+        except ARCHIVE_ERRORS as error:
+            raise DamagedError(describe_damage(error)) from error
+        whole = inside / folder.name if (inside / folder.name).is_dir() else inside
+        if folder.exists():
+            folder.rename(Path(temporary) / "before")
+        whole.rename(folder)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.isdir():
+                continue
+            content = tar.extractfile(member) if member.isreg() else None
+            if content is None:  # links and devices may lead outside; no dataset has any
+                raise DamagedError(f"is refused: it holds {member.name}, which is neither a file nor a folder")
+            _write(folder, member.name, content)
+        assert tar.fileobj is not None
+        while tar.fileobj.read(CHUNK):  # read to the end, where gzip has its checksum
+            pass
+
+
+def _write(folder: Path, name: str, content: IO[bytes]) -> None:
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if not parts or ".." in parts or parts[0].startswith("/") or ":" in parts[0]:
+        raise DamagedError(f"is refused: it would write {name}, outside its folder")
+    path = folder.joinpath(*parts)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise DamagedError(f"is refused: it holds {name} both as a file and as a folder") from error
+    with file:
+        shutil.copyfileobj(content, file, CHUNK)
+
+
 def md5_of(path: Path) -> str:
     """Return the md5 of a file."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

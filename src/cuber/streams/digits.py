@@ -24,7 +24,7 @@ def overlap_digits(
     for start in range(0, 10, 2):
         digits = [(start + step) % 10 for step in range(4)]
         train = [sampler.take(digit, train_per_class) for digit in digits]
-        validation = [sampler.take(digit, validation_per_class) for digit in digits] if validation_per_class else None
+        validation = [sampler.take(digit, validation_per_class) for digit in digits if validation_per_class]
         tasks.append(_task(digits, train, [test[digit] for digit in digits], validation))
     return Stream("overlap-digits", tasks)
 
@@ -36,7 +36,7 @@ def split_digits(seed: int = 0, *, validation_per_class: int = 15, test_per_clas
     for start in range(0, 10, 2):
         digits = [start, start + 1]
         test = [sampler.take(digit, test_per_class) for digit in digits]
-        validation = [sampler.take(digit, validation_per_class) for digit in digits] if validation_per_class else None
+        validation = [sampler.take(digit, validation_per_class) for digit in digits if validation_per_class]
         train = [sampler.take(digit, sampler.remaining(digit)) for digit in digits]
         tasks.append(_task(digits, train, test, validation))
     return Stream("split-digits", tasks)
@@ -89,8 +89,8 @@ class DigitSampler:
         return self.x[taken]
 
 
-def _task(digits: list[int], train: list[Tensor], test: list[Tensor], validation: list[Tensor] | None) -> Task:
-    held_out = None if validation is None else _labeled(validation)
+def _task(digits: list[int], train: list[Tensor], test: list[Tensor], validation: list[Tensor]) -> Task:
+    held_out = _labeled(validation) if validation else None
     name = f"digits {digits[0]}-{digits[-1]}"
     return Task(name, _labeled(train), _labeled(test), held_out, classes=len(digits))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cuber.datasets.archives import ARCHIVE_ERRORS, describe_damage
 from cuber.datasets.source import DamagedError, Source
 from cuber.errors import CuberError
 
 SPLITS = ("train", "test")
+ARCHIVE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
+"""Raised by the standard library for an archive that is truncated or not an archive."""
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 Notes = list[str]
@@ -63,6 +67,11 @@ def reading(source: Source, path: Path) -> Iterator[None]:
         raise CuberError(
             f"{source.name}: {path} cannot be read ({error.strerror or error}): make it readable and try again"
         ) from error
+
+
+def describe_damage(error: Exception) -> str:
+    """Return the first line of an archive error; tarfile lists everything it tried in the others."""
+    return f"is damaged or cut off ({(str(error).splitlines() or [type(error).__name__])[0].rstrip(':')})"
 
 
 def block(source: Source, split: str, images: Images, labels: Sequence[int] | NDArray[np.generic]) -> Block:
