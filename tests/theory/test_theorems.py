@@ -15,7 +15,7 @@ from cuber.theory import (
     Condition,
     Constant,
     Loss,
-    Path,
+    Trajectory,
     TwoTasks,
     follow,
     joint_gradient_is_small,
@@ -40,7 +40,7 @@ steps = st.integers(1, 12)
 ROUNDING = 1e-12
 
 
-def admitted(tasks: TwoTasks, share: float, count: int) -> Path:
+def admitted(tasks: TwoTasks, share: float, count: int) -> Trajectory:
     """Follow rule 2 with a share of the step size that theorem 1 admits; skip tasks without one."""
     largest = largest_step(tasks, count)
     assume(largest > 0)

@@ -9,7 +9,6 @@
 from cuber.theory.definitions import positive_correlation, sufficient_projection
 from cuber.theory.losses import Constant, Loss, estimated, largest_curvature, least_squares, logistic, power_iteration
 from cuber.theory.random_tasks import draw
-from cuber.theory.rules import Path, TwoTasks, follow, rule_1, rule_2
 from cuber.theory.theorems import (
     Condition,
     Theorem,
@@ -20,13 +19,14 @@ from cuber.theory.theorems import (
     rule_2_beats_rule_1,
     theorems,
 )
+from cuber.theory.two_tasks import Trajectory, TwoTasks, follow, rule_1, rule_2
 
 __all__ = [
     "Condition",
     "Constant",
     "Loss",
-    "Path",
     "Theorem",
+    "Trajectory",
     "TwoTasks",
     "draw",
     "estimated",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cuber.errors import CuberError, unknown
 from cuber.theory.losses import Constant, Loss, Value, estimated, gradient, largest_curvature, least_squares, logistic
-from cuber.theory.rules import TwoTasks
+from cuber.theory.two_tasks import TwoTasks
 
 DIMENSION, RANK, SAMPLES, HIDDEN = 12, 4, 40, 6
 NOISE = 0.1

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from cuber.errors import CuberError
 from cuber.theory.random_tasks import draw
-from cuber.theory.rules import Path, TwoTasks, follow, rule_1, rule_2
 from cuber.theory.theorems import Theorem, joint_loss_bounds, largest_step, old_loss_bounds, theorems
 from cuber.theory.thresholds import largest_smooth_step
+from cuber.theory.two_tasks import Trajectory, TwoTasks, follow, rule_1, rule_2
 
 STEP_SIZE_FACTOR = 0.9
 """Default step size, relative to the limit of theorem 1."""
@@ -20,8 +20,8 @@ class AngleResult:
     """Paths of both rules at one angle, and what the theorems say about that of rule 2."""
 
     degrees: float
-    by_rule_1: Path
-    by_rule_2: Path
+    by_rule_1: Trajectory
+    by_rule_2: Trajectory
     theorem_1: Theorem
     theorem_2_1: Theorem
     theorem_2_2: Theorem

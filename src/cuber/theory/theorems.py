@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cuber.theory.rules import Path, TwoTasks
 from cuber.theory.thresholds import (
     largest_backward_step,
     largest_joint_step,
@@ -19,6 +18,7 @@ from cuber.theory.thresholds import (
     smallest_eps2,
     smallest_gamma,
 )
+from cuber.theory.two_tasks import Trajectory, TwoTasks
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class Theorem:
         return "\n  ".join(lines)
 
 
-def joint_loss_falls(path: Path) -> Theorem:
+def joint_loss_falls(path: Trajectory) -> Theorem:
     """Theorem 1 (1), as its proof shows it: every step of rule 2 decreases the joint loss. Needs no convexity."""
     alpha, H, energy = path.step_size, path.tasks.H.value, sum(norm**2 for norm in path.norms)
     terms = {"descent": -alpha / 2 * energy, "curvature": alpha**2 * H / 2 * energy}
     return Theorem("1 (1)", [*_step_conditions(path), _correlation(path)], "F(w_K) - F(w_0)", terms)
 
 
-def joint_gradient_is_small(path: Path) -> Theorem:
+def joint_gradient_is_small(path: Trajectory) -> Theorem:
     """Theorem 1 (2): a bound on the smallest gradient norm of the joint loss. Does not need definition 2."""
     tasks, old = path.tasks, float(path.tasks.g_old.norm())
     terms = {
@@ -97,7 +97,7 @@ def joint_gradient_is_small(path: Path) -> Theorem:
     return Theorem("1 (2)", _step_conditions(path), "min ||grad F(w_k)||^2", terms)
 
 
-def rule_2_beats_rule_1(path: Path) -> Theorem:
+def rule_2_beats_rule_1(path: Trajectory) -> Theorem:
     """Theorem 2 (1): after one step from w0, rule 2 has a lower joint loss than rule 1."""
     tasks, alpha, H = path.tasks, path.step_size, path.tasks.H.value
     energy = float(tasks.g_new.norm()) ** 2
@@ -110,7 +110,7 @@ def rule_2_beats_rule_1(path: Path) -> Theorem:
     return Theorem("2 (1)", conditions, "F(rule 2) - F(rule 1)", terms)
 
 
-def old_loss_is_kept(path: Path, eps2: float | None = None, *, sharper: bool = False) -> Theorem:
+def old_loss_is_kept(path: Trajectory, eps2: float | None = None, *, sharper: bool = False) -> Theorem:
     """Theorem 2 (2): K steps of rule 2 do not increase the old task's loss.
 
     Args:
@@ -134,7 +134,7 @@ def old_loss_is_kept(path: Path, eps2: float | None = None, *, sharper: bool = F
     return Theorem("2 (2), sharper" if sharper else "2 (2)", conditions, "L1(w_K) - L1(w_0)", terms)
 
 
-def theorems(path: Path) -> list[Theorem]:
+def theorems(path: Trajectory) -> list[Theorem]:
     """Return all theorems on a path of rule 2, the last one also in its sharper form."""
     statements = [joint_loss_falls, joint_gradient_is_small, rule_2_beats_rule_1, old_loss_is_kept]
     return [*(statement(path) for statement in statements), old_loss_is_kept(path, sharper=True)]
@@ -146,14 +146,14 @@ def largest_step(tasks: TwoTasks, steps: int) -> float:
     return largest_joint_step(tasks.cosine, tasks.H.value, tasks.B.value, steps, old, new)
 
 
-def joint_loss_bounds(path: Path) -> list[float]:
+def joint_loss_bounds(path: Trajectory) -> list[float]:
     """Return the bounds of theorem 1 (1) on the joint loss after 0, 1, ... steps."""
     alpha, H = path.step_size, path.tasks.H.value
     changes = [-alpha / 2 * (1 - alpha * H) * norm**2 for norm in path.norms]
     return list(accumulate(changes, initial=path.joint_losses[0]))
 
 
-def old_loss_bounds(path: Path) -> list[float]:
+def old_loss_bounds(path: Trajectory) -> list[float]:
     """Return the bounds of the sharper theorem 2 (2) on the old task's loss after 0, 1, ... steps."""
     alpha, old, H = path.step_size, float(path.tasks.g_old.norm()), path.tasks.H.value
     so_far = zip(accumulate(path.cosines, min), accumulate(path.norms), strict=True)
@@ -161,12 +161,12 @@ def old_loss_bounds(path: Path) -> list[float]:
     return [path.old_losses[0] + change for change in (0.0, *changes)]
 
 
-def _gamma(path: Path) -> float:
+def _gamma(path: Trajectory) -> float:
     tasks = path.tasks
     return smallest_gamma(path.step_size, tasks.H.value, tasks.B.value, path.steps, float(tasks.g_old.norm()))
 
 
-def _step_conditions(path: Path) -> list[Condition]:
+def _step_conditions(path: Trajectory) -> list[Condition]:
     return [
         Condition("step size", path.step_size, below=largest_smooth_step(path.tasks.H.value)),
         Condition("gamma", _gamma(path), below=1.0),
@@ -174,11 +174,11 @@ def _step_conditions(path: Path) -> list[Condition]:
     ]
 
 
-def _lipschitz(path: Path) -> Condition:
+def _lipschitz(path: Trajectory) -> Condition:
     """Check B along the path: it may be estimated, or the steps too long for its proof."""
     return Condition("Lipschitz constant", path.tasks.B.value, at_least=max(path.norms))
 
 
-def _correlation(path: Path) -> Condition:
+def _correlation(path: Trajectory) -> Condition:
     old, new = float(path.tasks.g_old.norm()), float(path.tasks.g_new.norm())
     return Condition("positive correlation", path.tasks.cosine, at_least=smallest_eps2(_gamma(path), old, new))

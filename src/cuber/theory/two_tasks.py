@@ -98,7 +98,7 @@ class TwoTasks:
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class Trajectory:
     """Result of :func:`follow`: weights w_0 to w_K, and gradients of the new task at w_0 to w_{K-1}."""
 
     tasks: TwoTasks
@@ -129,7 +129,7 @@ class Path:
         return [self.tasks.old(weight) for weight in self.weights]
 
 
-def follow(rule: Rule, tasks: TwoTasks, step_size: float, steps: int) -> Path:
+def follow(rule: Rule, tasks: TwoTasks, step_size: float, steps: int) -> Trajectory:
     """Learn the new task with a rule for ``steps`` steps."""
     if not step_size > 0 or steps < 1:
         raise CuberError(f"a path takes a step size above 0 and 1 step or more, not {step_size:g} and {steps}")
@@ -137,4 +137,4 @@ def follow(rule: Rule, tasks: TwoTasks, step_size: float, steps: int) -> Path:
     for _ in range(steps):
         gradients.append(tasks.new.gradient(weights[-1]))
         weights.append(weights[-1] - step_size * rule(gradients[-1], tasks.basis))
-    return Path(tasks, step_size, weights, gradients)
+    return Trajectory(tasks, step_size, weights, gradients)
