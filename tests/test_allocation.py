@@ -1,4 +1,4 @@
-"""What is freed stays ours, and nobody's own settings are touched."""
+"""Freed memory is reused, and malloc settings of the environment are respected."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ import pytest
 from cuber.core.allocation import keep_freed_memory
 
 PROGRAM = """
-import json, os, torch
+import json, os, sys
 from cuber.core.allocation import keep_freed_memory
 
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
+if sys.argv[1] == "torch":
+    import torch
+    allocate = lambda: torch.ones(24 * 2**18)
+else:
+    allocate = lambda: b"x" * (24 * 2**20)
 kept = keep_freed_memory()
 before = resident()
-blocks = [torch.ones(24 * 2**18) for _ in range(10)]
+blocks = [allocate() for _ in range(10)]
 full = resident()
 del blocks
 print(json.dumps([kept, full - before, resident() - before]))
@@ -31,10 +36,10 @@ print(json.dumps([kept, full - before, resident() - before]))
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it does nothing")
 
 
-def freed(**environment: str) -> tuple[bool, float]:
-    """Whether memory is kept, and how many of 240 megabytes are, after they were freed."""
+def freed(kind: str, **environment: str) -> tuple[bool, float]:
+    """Return whether memory is kept, and how many of 240 MB are after they were freed: tensors, or bytes objects."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, "-c", PROGRAM, kind]
     done = subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True)
     kept, full, left = json.loads(done.stdout)
     assert full > 230
@@ -42,8 +47,8 @@ def freed(**environment: str) -> tuple[bool, float]:
 
 
 @linux
-def test_what_is_freed_stays_ours() -> None:
-    kept, megabytes = freed()
+def test_freed_tensors_stay_allocated() -> None:
+    kept, megabytes = freed("torch")
     assert kept == (platform.libc_ver()[0] == "glibc")
     assert megabytes > 200 if kept else megabytes < 100  # without glibc nothing is promised, nor done
 
@@ -52,8 +57,8 @@ def test_what_is_freed_stays_ours() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("MALLOC_TRIM_THRESHOLD_", "1000000"), ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")]
 )
-def test_somebodys_own_settings_stay(name: str, value: str) -> None:
-    kept, megabytes = freed(**{name: value})
+def test_settings_of_the_environment_stay(name: str, value: str) -> None:
+    kept, megabytes = freed("bytes", **{name: value})
     assert not kept
     assert megabytes < 100
 

@@ -1,4 +1,4 @@
-"""Batches of any make are counted, cut and taken alike."""
+"""Counting, slicing and joining batches of any structure."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_batch_with_several_rows_for_a_sample_is_left_whole() -> None:
 
 
 class Wrapping(MutableMapping):  # type: ignore[type-arg]
-    """A mapping of somebody's own, whose shallow copies share its data."""
+    """A custom mapping whose shallow copies share its data."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
@@ -161,7 +161,7 @@ class Wrapping(MutableMapping):  # type: ignore[type-arg]
         return len(self.data)
 
 
-def test_nothing_is_written_into_somebodys_batch() -> None:
+def test_the_batch_is_not_modified() -> None:
     batch = Wrapping({"x": X, "y": Y})
     assert batches.size(batch) == 6
     beginning = batches.first(batch, 2)

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron and heads on any backbone, by themselves."""
+"""The multi-layer perceptron and multi-head networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kind of error for everything a user can put right, and the words it is made of."""
+"""Exceptions and warnings of cuber."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 class CuberError(ValueError):
-    """Something the user can put right: one sentence that says what, where and what to do."""
+    """An error that the user can fix; the message says what is wrong, where, and what to do."""
 
 
 class CuberWarning(UserWarning):
-    """Something that works, but perhaps not as the user thinks."""
+    """Something that works but may not be what the user intended."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> CuberError:
-    """The error for a name nobody knows, with the nearest one that somebody does.
+    """Return the error for an unknown name, with the closest known one.
 
     >>> str(unknown("method", "cubr", ["cuber", "gpm"]))
     "there is no method 'cubr'; did you mean 'cuber'? (known: cuber, gpm)"

@@ -1,4 +1,4 @@
-"""No test but those of the real files sees the machine's own datasets, caches or proxies."""
+"""Isolate the tests from the datasets, caches and proxies of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Server(ThreadingHTTPServer):
-    """Hands out ``content``; ``cut`` transfers break off, and what ``answers`` names gets that answer instead."""
+    """Serve ``content``; truncate the next ``cut`` transfers, and return the status codes of ``answers``."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""A data directory with a little of every set, in the official formats."""
+"""A data directory with a few images of every dataset, in the official formats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.datasets import files
 
 
 def write_every_set(root: Path) -> Path:
-    """Four images of each class of CIFAR-100, five of miniImageNet, a few of all others."""
+    """Write four images of each class of CIFAR-100, five of miniImageNet, and a few of the other datasets."""
     files.write_idx(root / "MNIST/raw", train=60, test=30)
     files.write_idx(root / "FashionMNIST/raw", train=50, test=20)
     for name, per_file in (("cifar-10", 10), ("cifar-100", 400)):

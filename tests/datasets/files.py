@@ -17,7 +17,7 @@ from scipy.io import savemat
 
 
 def words(value: object) -> str:
-    """How a test names what it is given: archives hold the time, so their bytes are no name."""
+    """Test id of a parameter; archives contain the time, so their bytes cannot be one."""
     return value if isinstance(value, str) else "bytes"
 
 
@@ -36,13 +36,13 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def write_idx(folder: Path, train: int = 30, test: int = 10, packed: bool = False) -> dict[str, np.ndarray]:
-    """The four files of MNIST; what is in them."""
+    """Write the four files of MNIST and return their arrays."""
     made = {}
-    for part, prefix, count in (("train", "train", train), ("test", "t10k", test)):
-        made[f"{part}_images"] = pictures(count, 28, 28, seed=count)
-        made[f"{part}_labels"] = np.arange(count, dtype=np.uint8) % 10
+    for split, prefix, count in (("train", "train", train), ("test", "t10k", test)):
+        made[f"{split}_images"] = pictures(count, 28, 28, seed=count)
+        made[f"{split}_labels"] = np.arange(count, dtype=np.uint8) % 10
         for kind, name in (("images", f"{prefix}-images-idx3-ubyte"), ("labels", f"{prefix}-labels-idx1-ubyte")):
-            content = idx_bytes(made[f"{part}_{kind}"])
+            content = idx_bytes(made[f"{split}_{kind}"])
             write(folder / (f"{name}.gz" if packed else name), gzip.compress(content) if packed else content)
     return made
 
@@ -52,7 +52,7 @@ def channels_first(images: np.ndarray) -> np.ndarray:
 
 
 def python2_pickle(batch: dict[str, object]) -> bytes:
-    """What Python 2 wrote: byte strings everywhere, in the opcode that Python 3 no longer uses."""
+    """Pickle as Python 2 did: byte strings in an opcode that Python 3 no longer uses."""
 
     def text(value: bytes) -> bytes:
         return b"T" + struct.pack("<i", len(value)) + value
@@ -73,7 +73,7 @@ def python2_pickle(batch: dict[str, object]) -> bytes:
 
 
 def cifar_files(name: str, version: str, per_file: int = 8) -> dict[str, tuple[bytes, np.ndarray, np.ndarray]]:
-    """The files of a version of CIFAR: bytes, images, labels."""
+    """Return the files of a version of CIFAR: bytes, images, labels."""
     classes = 10 if name == "cifar-10" else 100
     batches = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
     names = batches if name == "cifar-10" else ["train", "test"]
@@ -115,13 +115,13 @@ def tar_bytes(members: Sequence[tuple[str, bytes] | tarfile.TarInfo], mode: str 
 
 def write_svhn(folder: Path, train: int = 22, test: int = 11) -> dict[str, np.ndarray]:
     made = {}
-    for part, count in (("train", train), ("test", test)):
+    for split, count in (("train", train), ("test", test)):
         images, labels = pictures(count, 32, 32, 3, seed=count), np.arange(count) % 10
         numbered = np.where(labels == 0, 10, labels).astype(np.uint8)
         folder.mkdir(parents=True, exist_ok=True)
         content = {"X": images.transpose(1, 2, 3, 0), "y": numbered[:, None]}
-        savemat(folder / f"{part}_32x32.mat", content, do_compression=True)
-        made |= {f"{part}_images": images, f"{part}_labels": labels}
+        savemat(folder / f"{split}_32x32.mat", content, do_compression=True)
+        made |= {f"{split}_images": images, f"{split}_labels": labels}
     return made
 
 
@@ -143,7 +143,7 @@ def write_csv(path: Path, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def write_mini_pickles(folder: Path, classes: Sequence[str], per_class: int = 6, protocol: int = 2) -> np.ndarray:
-    """The three cached pickles, the classes dealt out to them; the images of all classes in their order."""
+    """Write the three pickles, each with some of the classes, and return all images in the order of the classes."""
     folder.mkdir(parents=True, exist_ok=True)
     images = pictures(len(classes) * per_class, 84, 84, 3)
     bounds = [0, len(classes) // 2, len(classes) * 3 // 4, len(classes)]

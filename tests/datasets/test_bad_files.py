@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file is one sentence: which file, what is wrong, what to do."""
+"""A damaged or missing file raises one sentence: which file, what is wrong, what to do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from scipy.io import savemat
 
 from cuber import datasets
-from cuber.datasets import sources
+from cuber.datasets import registry
 from cuber.datasets.readers import find_layout
 from cuber.errors import CuberError
 from tests.datasets import files
 
-FEW = replace(sources.MINI_IMAGENET, classes=sources.MINI_IMAGENET.classes[:4])
+FEW = replace(registry.MINI_IMAGENET, classes=registry.MINI_IMAGENET.classes[:4])
 
 
 def complaint(name: str, root: Path) -> str:
@@ -213,9 +213,9 @@ def test_class_without_folder_or_images(tmp_path: Path) -> None:
 
 def test_mini_imagenet_folders(tmp_path: Path) -> None:
     image = files.pictures(1, 84, 84, 3)[0]
-    for part in ("train", "test"):
+    for split in ("train", "test"):
         for name in FEW.classes:
-            files.write_image(tmp_path / "miniImageNet" / part / name / "0.jpg", image)
+            files.write_image(tmp_path / "miniImageNet" / split / name / "0.jpg", image)
     (tmp_path / "miniImageNet/test" / FEW.classes[1] / "0.jpg").write_bytes(b"damaged")
     assert f"has no test image of {FEW.classes[1]} that can be read" in mini_complaint(tmp_path)
     (tmp_path / "miniImageNet/test" / FEW.classes[1] / "0.jpg").unlink()

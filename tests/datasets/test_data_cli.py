@@ -1,4 +1,4 @@
-"""``cuber data`` as it is typed."""
+"""The command ``cuber data``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_get(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) ->
     assert len(server.asked) == 1
 
 
-def test_get_what_nobody_has(tmp_path: Path) -> None:
+def test_get_an_unknown_dataset(tmp_path: Path) -> None:
     result = run("get", "mnits", "--data-dir", str(tmp_path))
     assert str(result.exception).startswith("there is no dataset 'mnits'; did you mean 'mnist'?")
 

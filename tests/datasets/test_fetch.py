@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine, and everything that can go wrong with them."""
+"""Downloads from a local server, and their failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cuber import datasets
-from cuber.datasets import fetch, sources
+from cuber.datasets import fetch, registry
 from cuber.datasets.source import Download
 from cuber.errors import CuberError
 from tests.datasets import files
@@ -39,7 +39,7 @@ def refused(what: str, download: Download, folder: Path, bar: fetch.Bar | None =
 
 
 class Counting:
-    """A bar that counts, and fails when told to."""
+    """A progress bar that counts bytes, or raises an error."""
 
     def __init__(self, failure: OSError | None = None) -> None:
         self.total = self.count = 0
@@ -95,9 +95,9 @@ def test_busy_server_is_tried_again(tmp_path: Path, server: Server) -> None:
 
 
 def test_server_gone(tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # taken, but not listened at
-        refused("cannot be reached", file(f"http://127.0.0.1:{nobody.getsockname()[1]}/file.bin"), tmp_path)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # taken, but not listened at
+        refused("cannot be reached", file(f"http://127.0.0.1:{unused.getsockname()[1]}/file.bin"), tmp_path)
 
 
 def test_second_place(tmp_path: Path, server: Server) -> None:
@@ -121,7 +121,7 @@ def test_proxy(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) 
         (errno.ENOSPC, "the disk is full: .* nothing was left behind"),
         (errno.EACCES, "cannot be written .Permission denied.; name another data directory"),
         (errno.EROFS, "cannot be written .Read-only file system."),
-        (errno.EIO, "could not be written"),
+        (errno.EIO, "cannot be written"),
     ],
 )
 def test_this_machine_refuses(tmp_path: Path, server: Server, number: int, what: str) -> None:
@@ -135,7 +135,7 @@ def test_get_unpacks_and_can_be_repeated(tmp_path: Path, server: Server) -> None
     archive = files.tar_bytes([(f"cifar-100-python/{name}", content) for name, (content, _, _) in made.items()])
     server.content["/cifar.tar.gz"] = archive
     download = file(server.url("/cifar.tar.gz"), content=archive, path="cifar.tar.gz", unpacks_to="cifar-100-python")
-    source = replace(sources.CIFAR_100, downloads=(download,))
+    source = replace(registry.CIFAR_100, downloads=(download,))
     for _ in range(2):
         assert fetch.get(source, tmp_path) == [tmp_path / "cifar-100-python"]
         assert len(datasets.load("cifar-100", tmp_path).train_images) == 8
@@ -150,13 +150,13 @@ def test_get_refuses_a_damaged_or_evil_archive(tmp_path: Path, server: Server) -
     server.content["/a.tar.gz"] = archive
     download = file(server.url("/a.tar.gz"), content=archive, path="in/a.tar.gz", unpacks_to="set")
     with pytest.raises(CuberError, match=r"notmnist: .*a.tar.gz is refused: it would write ../evil"):
-        fetch.get(replace(sources.NOTMNIST, downloads=(download,)), tmp_path)
+        fetch.get(replace(registry.NOTMNIST, downloads=(download,)), tmp_path)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.tar.gz"]
 
 
 def test_get_says_where_to_get_what_cannot_be_downloaded(tmp_path: Path) -> None:
     with pytest.raises(CuberError, match=f"https://image-net.org .* put it at {tmp_path}/miniImageNet"):
-        fetch.get(sources.MINI_IMAGENET, tmp_path)
+        fetch.get(registry.MINI_IMAGENET, tmp_path)
 
 
 def test_no_room_to_unpack(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +165,8 @@ def test_no_room_to_unpack(tmp_path: Path, server: Server, monkeypatch: pytest.M
 
     archive = files.tar_bytes([("set/a", b"x")])
     server.content["/a.tar.gz"] = archive
-    monkeypatch.setattr("cuber.datasets.archives.shutil.copyfileobj", full)
+    monkeypatch.setattr("cuber.datasets.fetch.shutil.copyfileobj", full)
     download = file(server.url("/a.tar.gz"), content=archive, path="a.tar.gz", unpacks_to="set")
     with pytest.raises(CuberError, match="the disk is full"):
-        fetch.get(replace(sources.NOTMNIST, downloads=(download,)), tmp_path)
+        fetch.get(replace(registry.NOTMNIST, downloads=(download,)), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]

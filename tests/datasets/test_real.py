@@ -1,4 +1,4 @@
-"""The real files, where CUBER_DATA says that there are some."""
+"""The official files, if CUBER_DATA is set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cuber import datasets
-from cuber.datasets.catalogue import PRESENT
+from cuber.datasets.loading import PRESENT
 from cuber.datasets.readers import find_layout
 
 REAL = os.environ.get("CUBER_DATA")
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def load(name: str) -> datasets.Dataset:
+def load(name: str) -> datasets.ImageDataset:
     if datasets.status(name, REAL).state != PRESENT:
         pytest.skip(f"{name} is not there")
     return datasets.load(name, REAL)

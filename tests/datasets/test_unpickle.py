@@ -1,4 +1,4 @@
-"""A pickle gets numbers, text, containers and arrays out, and nothing done."""
+"""Pickles yield numbers, text, containers and arrays, and cannot execute anything."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_python_2() -> None:
 
 
 class Calls:
-    """Pickles as a call."""
+    """An object whose pickle calls a function."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments

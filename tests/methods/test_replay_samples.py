@@ -146,7 +146,7 @@ def test_images_of_bytes_are_kept_as_bytes_and_in_the_state(kind: type) -> None:
     assert learner.memory_bytes()["samples"] == pixels + tables + 90 + 2 * 3 * 8
     state = through_a_file(learner.state_dict())
     tensors = [
-        part for episode in state["remembered"]["episodic_memory"] for column in episode["columns"] for part in column
+        part for episode in state["remembered"]["episodic_memory"] for column in episode["tensors"] for part in column
     ]
     assert sum(tensor.nbytes for tensor in tensors) == learner.memory_bytes()["samples"]
     assert {tensor.dtype for tensor in tensors if tensor.numel() > 2000} == {torch.uint8}
@@ -183,7 +183,7 @@ def test_a_new_learner_with_the_same_seed_remembers_and_draws_the_same(kind: typ
         for task in range(2):
             learn(learner, HEADS.loader(task))
         learners.append(learner)
-    one, same, other = (learner.episodic_memory.to_plain()[0]["columns"][0][0] for learner in learners)
+    one, same, other = (learner.episodic_memory.to_plain()[0]["tensors"][0][0] for learner in learners)
     assert torch.equal(one, same)
     assert one.shape != other.shape or not torch.equal(one, other)
     assert same_bits(learners[0].model, learners[1].model)

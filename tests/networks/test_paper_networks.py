@@ -1,4 +1,4 @@
-"""The paper's networks, counted by hand."""
+"""The paper's networks: layers and parameters counted by hand."""
 
 from __future__ import annotations
 

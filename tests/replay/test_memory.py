@@ -1,4 +1,4 @@
-"""Who is remembered, with which chance, and how the samples come back."""
+"""The episodic memory and the reservoir: uniform sampling, and lossless storage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def numbers(begin: int, end: int, batch_size: int = 7) -> list[tuple[Tensor, Tensor]]:
-    """Samples that say which they are."""
+    """Samples that contain their number."""
     values = torch.arange(begin, end)
     return [(part.double().unsqueeze(1), part) for part in values.split(batch_size)]
 
@@ -30,13 +30,13 @@ def memory_of(task: int, loader: Any, before: EpisodicMemory | None = None) -> E
 
 
 def contents(memory: EpisodicMemory) -> list[tuple[int, int]]:
-    """(task, number) of all that is in a memory."""
+    """Return (task, number) of all samples of a memory."""
     drawn = memory.draw(len(memory), generator())
     return [(task, int(number)) for task, (_, numbers) in drawn for number in numbers]
 
 
 def reservoir_after(sizes: list[int], capacity: int, source: torch.Generator) -> list[int]:
-    """A stream in parts through reservoirs that each go on where the last one stopped."""
+    """Read a stream with several reservoirs, each continuing the one before."""
     memory, seen = EpisodicMemory(), 0
     for task, size in enumerate(sizes):
         reservoir = Reservoir(capacity, source, seen).read(numbers(seen, seen + size))

@@ -1,4 +1,4 @@
-"""Images from bytes to numbers: the same numbers as the long way round, and nothing held that need not be."""
+"""Image splits: normalization against a plain computation, and no copies in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GREY, COLOUR = pictures(12, 28, 28), pictures(12, 32, 32, 3)
 MEAN, STD = (0.2, 0.4, 0.6), (0.3, 0.2, 0.1)
 
 
-def part_of(images: np.ndarray, transform: Transform) -> ImageSplit:
+def split_of(images: np.ndarray, transform: Transform) -> ImageSplit:
     return ImageSplit(images, torch.arange(len(images)), torch.arange(len(images)) % 3, transform)
 
 
@@ -55,7 +55,7 @@ def test_bytes_are_not_changed_and_a_transform_is_small() -> None:
 
 def test_loaders_give_what_they_give_for_the_same_samples_as_tensors() -> None:
     transform = Transform(MEAN, STD)
-    images = part_of(COLOUR, transform)
+    images = split_of(COLOUR, transform)
     tensors = TensorSplit(transform(COLOUR), images.y)
     for make in (lambda p: ShuffledLoader(p, 5, torch.Generator().manual_seed(2)), lambda p: FixedLoader(p, 5, 3)):
         for (x, y), (other_x, other_y) in zip(make(images), make(tensors), strict=True):
@@ -66,22 +66,22 @@ def test_loaders_give_what_they_give_for_the_same_samples_as_tensors() -> None:
 def test_nothing_is_copied_until_a_batch_is_asked_for(tmp_path) -> None:
     np.save(tmp_path / "images.npy", COLOUR)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
-    part = part_of(mapped, Transform(MEAN, STD))
-    task = Task("a", part, part.subset(torch.tensor([3, 1])), classes=3)
+    whole = split_of(mapped, Transform(MEAN, STD))
+    task = Task("a", whole, whole.subset(torch.tensor([3, 1])), classes=3)
     split = task.split(0.25, torch.Generator().manual_seed(0)).shrink(4, 1, torch.Generator())
     for piece in (split.train, split.validation, split.test):
         assert isinstance(piece, ImageSplit)
         assert np.shares_memory(piece.images, mapped)
     assert [len(split.train), len(split.validation), len(split.test)] == [4, 3, 1]  # one of each class to validate
-    ((x, y),) = FixedLoader(part.subset(torch.tensor([3, 1])), 8)
+    ((x, y),) = FixedLoader(whole.subset(torch.tensor([3, 1])), 8)
     np.testing.assert_array_equal(x, Transform(MEAN, STD)(COLOUR[[3, 1]]))
     assert y.tolist() == [0, 1]
 
 
 def test_parts_that_do_not_go_together_are_refused() -> None:
-    good = part_of(COLOUR, Transform(MEAN, STD))
+    good = split_of(COLOUR, Transform(MEAN, STD))
     with pytest.raises(CuberError, match=r"its inputs are of shape \(1, 28, 28\), others of \(3, 32, 32\)"):
-        Task("a", good, part_of(GREY, Transform((0.5,), (0.5,))))
+        Task("a", good, split_of(GREY, Transform((0.5,), (0.5,))))
     with pytest.raises(CuberError, match="label 2 is not one of the 2 classes"):
         Task("a", good, good, classes=2)
     with pytest.raises(CuberError, match="12 images but 3 labels"):

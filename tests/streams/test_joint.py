@@ -1,4 +1,4 @@
-"""Parts of several tasks as one: every sample once, with its own label and task, in the order of the indices."""
+"""Joint splits: every sample once, with its label and task, in the order of the indices."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from cuber import CuberError, Task
 from cuber.streams import FixedLoader, ImageSplit, JointSplit, ShuffledLoader, Split, Transform
-from cuber.streams import joint as module
+from cuber.streams import loaders as module
 from tests.streams.test_task import Pairs
 
 
 def samples(task: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sample n of task t is the pixels (t, n), and its label n + t."""
+    """Sample n of task t has the pixels (t, n) and the label n + t."""
     numbers = torch.arange(count)
     return torch.stack([torch.full_like(numbers, task), numbers], dim=1).float(), numbers + task
 
@@ -44,7 +44,7 @@ def joint(sizes: list[int], kinds=KINDS) -> JointSplit:
 
 
 def told(batches) -> list[tuple[int, int]]:
-    """(task, number) of every sample; fails unless label and task number are its own."""
+    """Return (task, number) of every sample; fail unless its label and task are correct."""
     found = []
     for x, y, tasks in batches:
         x = x.round().long()  # images are scaled
@@ -59,16 +59,16 @@ def test_every_sample_comes_once_with_its_label_and_task(sizes, batch_size, ahea
     everything = [(task, number) for task, size in enumerate(sizes) for number in range(size)]
     before, module.READ_AHEAD = module.READ_AHEAD, ahead  # smaller and larger than a batch
     try:
-        part = joint(sizes)
-        assert len(part) == len(everything)
-        assert told(FixedLoader(part, batch_size)) == everything
-        loader = ShuffledLoader(part, batch_size, torch.Generator().manual_seed(1))
+        split = joint(sizes)
+        assert len(split) == len(everything)
+        assert told(FixedLoader(split, batch_size)) == everything
+        loader = ShuffledLoader(split, batch_size, torch.Generator().manual_seed(1))
         batches = list(loader)
         assert len(batches) == len(loader)
         order = told(batches)
         assert sorted(order) == everything
         # The order is that of the indices, whatever is read together.
-        expected = torch.randperm(len(part), generator=torch.Generator().manual_seed(1))
+        expected = torch.randperm(len(split), generator=torch.Generator().manual_seed(1))
         assert order == [everything[index] for index in expected.tolist()]
     finally:
         module.READ_AHEAD = before
@@ -84,8 +84,8 @@ def test_batches_mix_the_tasks_and_each_pass_mixes_them_anew():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_part_gives_the_batches_that_it_gives_alone(kind):
-    part = kind(0, 23)
-    together, alone = (ShuffledLoader(each, 4, torch.Generator()) for each in (JointSplit([part]), part))
+    split = kind(0, 23)
+    together, alone = (ShuffledLoader(each, 4, torch.Generator()) for each in (JointSplit([split]), split))
     for _ in range(2):
         for (x, y, tasks), (own_x, own_y) in zip(together, alone, strict=True):
             assert torch.equal(x, own_x)
@@ -94,11 +94,11 @@ def test_one_part_gives_the_batches_that_it_gives_alone(kind):
 
 
 def test_it_can_be_taken_apart_again():
-    part = joint([5, 4, 6])
-    parts = part.split(torch.tensor([14, 0, 10, 4, 9]))
-    assert parts.keys() == {0, 2}
-    assert [x[:, 1].round().tolist() for x, _ in FixedLoader(parts[0], 9)] == [[0, 4]]
-    assert [x[:, 1].round().tolist() for x, _ in FixedLoader(parts[2], 9)] == [[5, 1, 0]]
+    split = joint([5, 4, 6])
+    splits = split.subsets(torch.tensor([14, 0, 10, 4, 9]))
+    assert splits.keys() == {0, 2}
+    assert [x[:, 1].round().tolist() for x, _ in FixedLoader(splits[0], 9)] == [[0, 4]]
+    assert [x[:, 1].round().tolist() for x, _ in FixedLoader(splits[2], 9)] == [[5, 1, 0]]
 
 
 def test_looking_draws_nothing_from_the_global_generator():
@@ -119,7 +119,7 @@ def test_samples_of_different_shapes_are_refused():
 
 
 class Noisy(Pairs):
-    """Draws a number for every sample that is read."""
+    """A Dataset that draws a random number for every sample."""
 
     def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
         x, y = super().__getitem__(place)
@@ -132,14 +132,14 @@ def test_random_numbers_are_drawn_batch_by_batch_wherever_reading_goes_on(stoppe
         pairs = Noisy([(x, int(y)) for x, y in zip(*samples(task, count), strict=True)])
         return Task("a", pairs, pairs, classes=100).train
 
-    part, chunks = joint([20, 30], [noisy, tensors]), list(torch.arange(50).split(7))
+    split, chunks = joint([20, 30], [noisy, tensors]), list(torch.arange(50).split(7))
     torch.manual_seed(0)
-    reading = part.batches(chunks, torch.Generator())
+    reading = split.batches(chunks, torch.Generator())
     for _ in range(stopped):
         next(reading)
     state = torch.get_rng_state()
     rest = list(reading)
     torch.set_rng_state(state)
-    again = list(part.batches(chunks[stopped:], torch.Generator()))
+    again = list(split.batches(chunks[stopped:], torch.Generator()))
     for one, other in zip(rest, again, strict=True):
         assert all(map(torch.equal, one, other))

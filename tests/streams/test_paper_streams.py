@@ -1,4 +1,4 @@
-"""The paper's streams, made of small files in the official formats."""
+"""The paper's streams, from small files in the official formats."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cuber.streams import (
     split_miniimagenet,
     stream_by_classes,
 )
+from cuber.streams.paper_streams import padded_transform
 from tests.datasets.files import pictures
 from tests.streams.paper import (
     FIVE,
@@ -26,7 +27,7 @@ from tests.streams.paper import (
     check_no_leak,
     check_rows,
     classes_of,
-    parts,
+    splits,
 )
 
 BUILDERS = [permuted_mnist, split_cifar100, overlap_cifar100, five_datasets, split_miniimagenet]
@@ -54,13 +55,13 @@ def test_permuted_mnist(data_dir: Path) -> None:
     assert (stream.name, len(stream), stream.shared_head) == ("permuted-mnist", 10, True)
     orders = [task.train.transform.order for task in stream]
     for task, order in zip(stream, orders, strict=True):
-        train, validation, test = parts(task)
-        assert [len(part) for part in (train, validation, test)] == [54, 6, 30]
+        train, validation, test = splits(task)
+        assert [len(split) for split in (train, validation, test)] == [54, 6, 30]
         assert torch.equal(train.rows, stream[0].train.rows)
         assert order.sort().values.equal(torch.arange(784))
         assert not order.equal(torch.arange(784))  # the first task too
-        for part, labels in ((train, dataset.train_labels), (validation, dataset.train_labels)):
-            assert np.array_equal(part.y, labels[part.rows])
+        for split, labels in ((train, dataset.train_labels), (validation, dataset.train_labels)):
+            assert np.array_equal(split.y, labels[split.rows])
         x, _ = next(test.batches([torch.tensor([4])], torch.Generator()))
         expected = (dataset.test_images[4].reshape(-1)[order.numpy()] / 255 - 0.1307) / 0.3081
         np.testing.assert_allclose(x[0], expected, atol=1e-5)
@@ -76,7 +77,7 @@ def test_cifar_100(build, ranges, data_dir: Path) -> None:
     assert [task.name for task in stream] == [f"classes {first}-{last}" for first, last in ranges]
     assert not stream.shared_head
     for task, (first, last) in zip(stream, ranges, strict=True):
-        train, validation, test = parts(task)
+        train, validation, test = splits(task)
         assert [len(train), len(validation), len(test), task.classes] == [38, 2, 40, 10]
         assert classes_of(train, dataset.train_labels) == list(range(first, last + 1))
         assert classes_of(test, dataset.test_labels) == list(range(first, last + 1))
@@ -141,11 +142,8 @@ def test_training_images_that_are_test_images_are_left_out() -> None:
 
 def test_padded_grey_images_have_mean_0_and_deviation_1_where_the_statistics_are_their_own() -> None:
     dataset = datasets.read_items([(np.full((28, 28), k, np.uint8), k % 2) for k in range(250)], side=28, grey=True)
-    from cuber.streams.five_datasets import _task
-
-    task = _task("grey", dataset, torch.Generator().manual_seed(0))
-    rows = torch.arange(len(dataset.train_images))
-    x, _ = next(type(task.train)(dataset.train_images, rows, rows, task.train.transform).batches([rows], None))
+    x = padded_transform(dataset)(dataset.train_images)
+    assert x.shape == (200, 3, 32, 32)
     assert abs(float(x.mean())) < 0.01
     assert abs(float(x.std()) - 1) < 0.01
 

@@ -1,4 +1,4 @@
-"""The paper's streams, made of the real files where CUBER_DATA says that there are some."""
+"""The paper's streams, from the official files if CUBER_DATA is set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.streams.paper import (
     check_no_leak,
     check_rows,
     classes_of,
-    parts,
+    splits,
 )
 
 REAL = os.environ.get("CUBER_DATA")
@@ -46,7 +46,7 @@ def stream_of(build) -> Stream:
 
 
 def histogram(stream: Stream, task: int) -> list[int]:
-    train, validation, _ = parts(stream[task])
+    train, validation, _ = splits(stream[task])
     return np.bincount(np.concatenate([train.y, validation.y])).tolist()
 
 
@@ -60,7 +60,7 @@ def test_no_image_is_in_both_train_and_test_of_a_task(build) -> None:
 
 def test_permuted_mnist() -> None:
     stream = stream_of(permuted_mnist)
-    assert [len(part) for part in parts(stream[0])] == [54_000, 6_000, 10_000]
+    assert [len(split) for split in splits(stream[0])] == [54_000, 6_000, 10_000]
     assert all(histogram(stream, task) == OFFICIAL["mnist"][0] for task in range(10))
     assert np.bincount(stream[9].test.y).tolist() == OFFICIAL["mnist"][1]
 
@@ -71,7 +71,7 @@ def test_permuted_mnist() -> None:
 def test_cifar_100(build, ranges) -> None:
     stream, dataset = stream_of(build), datasets.load("cifar-100", REAL)
     for position, (first, last) in enumerate(ranges):
-        train, validation, test = parts(stream[position])
+        train, validation, test = splits(stream[position])
         copies = 4 if first <= 1 <= last else 0  # of fish, in the official set
         assert len(train) + len(validation) == 5000 - copies
         assert [len(validation), len(test)] == [250, 1000]
@@ -112,8 +112,8 @@ import cuber.training, torch
 torch.ones(64, 3, 32, 32).sum()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for task in split_cifar100():
-    for part in (task.train, task.validation, task.test):
-        for x, y in FixedLoader(part, 64, seed=0):
+    for split in (task.train, task.validation, task.test):
+        for x, y in FixedLoader(split, 64, seed=0):
             pass
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """

@@ -1,4 +1,4 @@
-"""Task and Stream: what they take, and the sentence for what they do not."""
+"""Task and Stream: accepted data, and errors for other data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOOD = (X, Y)
 
 
 class Pairs(Dataset):
-    """A Dataset that is no TensorDataset."""
+    """A Dataset that is not a TensorDataset."""
 
     def __init__(self, pairs):
         self.pairs = pairs
@@ -32,8 +32,8 @@ class Endless(IterableDataset):
         return iter(())
 
 
-def only_batch(part):
-    return next(iter(FixedLoader(part, 100)))
+def only_batch(split):
+    return next(iter(FixedLoader(split, 100)))
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def only_batch(part):
 )
 def test_every_kind_of_data_gives_the_same_batches(data):
     task = Task("a", data, data, data, classes=3)
-    for part in (task.train, task.test, task.validation):
-        x, y = only_batch(part)
-        assert len(part) == 6
+    for split in (task.train, task.test, task.validation):
+        x, y = only_batch(split)
+        assert len(split) == 6
         assert x.dtype == torch.float32
         assert y.dtype == torch.long
         torch.testing.assert_close(x, X)
@@ -100,25 +100,25 @@ NAN[2, 1] = float("nan")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"train": (X, Y[:5])}, "task 'a', training part: 6 inputs but 5 labels"),
-        ({"test": (X[:0], Y[:0])}, "test part: there are no samples in it"),
-        ({"train": (NAN, Y)}, "training part: some inputs are NaN or infinite"),
-        ({"validation": (X / 0, Y)}, "validation part: some inputs are NaN or infinite"),
-        ({"train": (X, Y + 1)}, "training part: label 3 is not one of the 3 classes 0 to 2"),
-        ({"test": (X, Y - 1)}, "test part: label -1 is not one of the 3 classes"),
+        ({"train": (X, Y[:5])}, "task 'a', training split: 6 inputs but 5 labels"),
+        ({"test": (X[:0], Y[:0])}, "test split: there are no samples in it"),
+        ({"train": (NAN, Y)}, "training split: some inputs are NaN or infinite"),
+        ({"validation": (X / 0, Y)}, "validation split: some inputs are NaN or infinite"),
+        ({"train": (X, Y + 1)}, "training split: label 3 is not one of the 3 classes 0 to 2"),
+        ({"test": (X, Y - 1)}, "test split: label -1 is not one of the 3 classes"),
         ({"train": (X, Y + 0.5)}, "labels must be whole numbers, not 0.5"),
         ({"train": (X, X[:, 0] * float("nan"))}, "labels must be whole numbers, not nan"),
         ({"train": (X, torch.eye(6))}, r"labels must be one whole number per sample, not of shape \(6, 6\)"),
         ({"train": (X, np.array(list("abcdef")))}, "the labels are not an array of numbers"),
         ({"train": ([[1, 2], [3]], [0, 1])}, "the inputs are not an array of numbers"),
         ({"train": (X > 0.5, Y)}, "inputs of type bool are not numbers"),
-        ({"test": (X[:, :2], Y)}, r"test part: its inputs are of shape \(2,\), others of \(3,\)"),
+        ({"test": (X[:, :2], Y)}, r"test split: its inputs are of shape \(2,\), others of \(3,\)"),
         ({"train": X}, r"give \(x, y\) or a torch Dataset, not a Tensor"),
         ({"train": Endless()}, "the Dataset has no length"),
         ({"train": Pairs([])}, "there are no samples in it"),
         ({"classes": 0}, "classes must be a whole number of at least 1, not 0"),
         ({"classes": 2.0}, "classes must be a whole number of at least 1, not 2.0"),
-        ({"train": Pairs([(X[0], 0)]), "classes": None}, "say Task"),
+        ({"train": Pairs([(X[0], 0)]), "classes": None}, "give Task"),
     ],
 )
 def test_bad_data_is_answered_with_a_sentence(arguments, sentence):
@@ -129,7 +129,7 @@ def test_bad_data_is_answered_with_a_sentence(arguments, sentence):
 @pytest.mark.parametrize(
     ("pairs", "sentence"),
     [
-        ([(X[0], 7)], "training part: label 7 is not one of the 3 classes"),
+        ([(X[0], 7)], "training split: label 7 is not one of the 3 classes"),
         ([(X[0] / 0, 1)], "some inputs are NaN or infinite"),
         ([X[0]], r"yields a Tensor where \(x, label\) is expected"),
         ([(X[0], 1), (X[0, :2], 1)], "samples do not make a batch"),

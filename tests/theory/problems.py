@@ -1,4 +1,4 @@
-"""Random pairs of tasks whose constants are proven, and a plain gradient to hold autograd against."""
+"""Random pairs of tasks with proven constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Make = Callable[[Tensor, Tensor], Loss]
 
 
 def periodic(inputs: Tensor, targets: Tensor) -> Loss:
-    """``mean(1 - cos(x w - y))``: smooth everywhere, not convex, with constants that can be read off."""
+    """``mean(1 - cos(x w - y))``: smooth, not convex, with known constants."""
     smoothness = float(torch.linalg.matrix_norm(inputs, 2) ** 2) / len(inputs)
     lipschitz = float(inputs.norm(dim=1).mean())
     return Loss(
@@ -32,7 +32,7 @@ MAKERS: dict[str, Make] = {"quadratic": least_squares, "logistic": signed, "peri
 
 
 def two_tasks(kind: str, seed: int, *, inside: bool = True) -> TwoTasks:
-    """An old task that is partly learnt and a new one with inputs of its own.
+    """A partly learned old task, and a new one with other inputs.
 
     ``inside``: the basis spans what the old task sees; else it is any subspace.
     """
@@ -59,5 +59,5 @@ def line(curvature: float, lowest_at: float) -> Loss:
 
 
 def at(*weights: float) -> Tensor:
-    """A weight of one row."""
+    """A weight with one row."""
     return torch.tensor([weights], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Where the printed statements say more than is true: a small example of each. docs/theory.md has them in words."""
+"""Counterexamples to statements of the paper; docs/theory.md explains them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHOLE = torch.eye(1, dtype=torch.float64)
 
 @pytest.mark.parametrize("steps", [1, 10, 200])
 def test_theorem_1_1_does_not_lead_to_the_best_joint_model_however_many_steps(steps: int) -> None:
-    """All K steps together are shorter than gamma ||g1|| / H, and the best model is further away."""
+    """The K steps together are shorter than gamma ||g1|| / H, and the best model is farther away."""
     tasks = TwoTasks(line(1, 0), line(1, 2), at(-0.5), WHOLE)
     path = follow(rule_2, tasks, 0.999 * largest_step(tasks, steps), steps)
     assert joint_loss_falls(path).holds
@@ -45,7 +45,7 @@ def test_beyond_its_steps_rule_2_passes_the_best_joint_model_and_goes_to_the_new
     assert path.joint_losses[-1] == pytest.approx(2)
 
 
-def test_the_old_tasks_smoothness_is_needed_which_nobody_can_know_without_its_data() -> None:
+def test_the_smoothness_of_the_old_task_is_needed() -> None:
     """With H from the new task alone all conditions of theorem 1 hold, and one step raises the joint loss."""
     tasks = TwoTasks(line(100, 0), line(1, 2), at(-0.01), WHOLE)
     old, new = float(tasks.g_old.norm()), float(tasks.g_new.norm())
@@ -71,7 +71,7 @@ def test_theorem_1_2_is_true_of_the_first_weights_already_and_so_of_any_path(
 
 
 def test_theorem_2_1_is_not_true_of_any_initial_model() -> None:
-    """The conditions are about w0; from another model, between the two tasks' own, rule 2 loses."""
+    """The conditions are about w0; from a model between the minima of both tasks, rule 2 loses."""
     tasks = TwoTasks(line(1, 0), line(1, 1), at(-1.0), WHOLE)
     path = follow(rule_2, tasks, 0.5 * largest_step(tasks, 1), 1)
     assert rule_2_beats_rule_1(path).holds
@@ -96,7 +96,7 @@ def test_at_eps2_0_every_step_may_harm_the_old_task(alpha: float) -> None:
 
 
 def test_rule_1_keeps_the_old_loss_only_if_the_subspace_holds_all_that_the_old_task_sees() -> None:
-    """The old gradient lies in the subspace at the start: that is not enough."""
+    """It is not enough that the old gradient lies in the subspace at the start."""
     inputs, targets = torch.eye(2).double(), torch.tensor([[1.0], [0.0]]).double()
     old = least_squares(inputs, targets)
     new = least_squares(torch.tensor([[0.0, 1.0]]).double(), torch.ones(1, 1).double())
@@ -109,8 +109,8 @@ def test_rule_1_keeps_the_old_loss_only_if_the_subspace_holds_all_that_the_old_t
     assert lost.old_losses[-1] > lost.old_losses[0]
 
 
-def test_an_old_task_that_has_been_learnt_to_the_end_admits_no_step() -> None:
-    """||g1|| = 0: theorem 1's step size is below 0, and no direction is one of agreement."""
+def test_a_converged_old_task_admits_no_step() -> None:
+    """With ||g1|| = 0, theorem 1 admits no step size, and all cosines are 0."""
     tasks = TwoTasks(line(1, 0), line(1, 2), at(0.0), WHOLE)
     assert positive_correlation(tasks.g_old, tasks.g_new) == 0
     assert largest_step(tasks, 1) == 0

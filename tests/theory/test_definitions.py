@@ -1,4 +1,4 @@
-"""Definitions 1 and 2 against plain matrices, and when the second implies the first."""
+"""Definitions 1 and 2 against dense matrices, and when the second implies the first."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_positive_correlation_implies_sufficient_projection_if_the_old_gradient_
 
 
 def test_without_that_it_implies_nothing() -> None:
-    """Old and new gradient are the same, and neither has anything to do with the subspace."""
+    """The old and the new gradient are the same, and orthogonal to the subspace."""
     gradient, basis = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0], [1.0]])
     assert positive_correlation(gradient, gradient) == 1
     assert sufficient_projection(gradient, basis) == 0
@@ -50,7 +50,7 @@ def test_without_that_it_implies_nothing() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.999])
 def test_a_subspace_that_holds_most_of_the_old_gradient_leaves_a_gap_of_what_it_lacks(share: float) -> None:
-    """cosine <= ratio + what is outside: with 97 % of the energy, as the bases have it, up to 0.17 more."""
+    """cosine <= ratio + the norm outside: up to 0.17 more for a basis with 97 % of the energy."""
     old, basis = torch.tensor([[math.sqrt(share), math.sqrt(1 - share)]]).double(), torch.eye(2).double()[:, :1]
     outside = torch.tensor([[0.0, 1.0]]).double()
     assert sufficient_projection(outside, basis) == 0

@@ -1,4 +1,4 @@
-"""The constants: proven ones are never exceeded and are reached, estimated ones are the Hessian's own."""
+"""Constants of losses: proven ones are tight bounds, estimated ones agree with the Hessian."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_proven_constants_bound_every_hessian_and_every_gradient(kind: str, seed
 
 @pytest.mark.parametrize("kind", ["quadratic", "logistic"])
 def test_proven_smoothness_is_reached(kind: str) -> None:
-    """For the quadratic everywhere; for logistic regression at 0, where every slope is steepest."""
+    """For the quadratic everywhere; for logistic regression at 0, where the curvature is largest."""
     loss = two_tasks(kind, seed=1).new
     zero = torch.zeros(1, D, dtype=torch.float64)
     assert torch.linalg.matrix_norm(hessian(loss, zero), 2) == pytest.approx(loss.smoothness.value)
@@ -71,7 +71,7 @@ def test_a_linear_function_has_no_curvature() -> None:
     assert largest_curvature(lambda weight: weight.sum(), at(1, 2)) == 0
 
 
-def test_looking_at_curvature_leaves_everybody_elses_random_numbers_alone() -> None:
+def test_curvature_does_not_change_the_global_random_state() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     largest_curvature(lambda weight: weight.square().sum(), at(1, 2))

@@ -1,4 +1,4 @@
-"""Two tasks at an angle: the geometry is as it is told, what a theorem promises is kept, nonsense is refused."""
+"""Sweeps over angles: the geometry of the tasks, the theorems at every angle, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ exact = st.sampled_from(["least-squares", "logistic"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("degrees", [0, 30, 90, 135, 180])
 def test_the_ratio_is_the_cosine_of_the_angle(kind: str, degrees: float) -> None:
-    """The new gradient lies in the turned subspace, all directions of which have this angle to the old one."""
+    """The new gradient lies in the rotated subspace, all of whose directions have this angle to the old one."""
     tasks = draw(kind, degrees)
     assert tasks.ratio == pytest.approx(abs(math.cos(math.radians(degrees))), abs=1e-12)
     assert abs(tasks.cosine) <= tasks.ratio + 1e-12
@@ -45,26 +45,26 @@ def test_the_same_seed_draws_the_same_tasks_and_another_others() -> None:
 @given(exact, st.integers(0, 2**31), st.integers(1, 15), st.integers(0, 4))
 def test_what_the_theorems_promise_is_kept_at_every_angle(kind: str, seed: int, steps: int, old_steps: int) -> None:
     swept = sweep(kind, angles=4, seed=seed, steps=steps, old_steps=old_steps)
-    assert swept.stations[0].theorem_1.condition("gamma").holds  # by the choice of the step size
-    for station in swept.stations:
-        path, other = station.by_rule_2, station.by_rule_1
-        if station.theorem_1.holds:
-            assert all(a <= b + 1e-12 for a, b in zip(path.joint_losses, station.joint_bounds, strict=True))
-        if station.theorem_2_1.holds:
+    assert swept.results[0].theorem_1.condition("gamma").holds  # by the choice of the step size
+    for result in swept.results:
+        path, other = result.by_rule_2, result.by_rule_1
+        if result.theorem_1.holds:
+            assert all(a <= b + 1e-12 for a, b in zip(path.joint_losses, result.joint_bounds, strict=True))
+        if result.theorem_2_1.holds:
             assert path.joint_losses[1] <= other.joint_losses[1] + 1e-12
-        if station.theorem_2_2.holds or station.theorem_2_2_sharper.holds:
-            assert station.backward_transfer >= -1e-12
-        if station.theorem_2_2.holds:
-            assert station.theorem_2_2_sharper.holds
+        if result.theorem_2_2.holds or result.theorem_2_2_sharper.holds:
+            assert result.backward_transfer >= -1e-12
+        if result.theorem_2_2.holds:
+            assert result.theorem_2_2_sharper.holds
 
 
 def test_there_are_angles_at_which_theorems_hold_at_which_they_fail_and_at_which_rule_2_wins_all_the_same() -> None:
-    stations = sweep("logistic").stations
-    assert stations[0].theorem_2_1.holds
-    assert not any(station.theorem_1.holds for station in stations[6:])  # from a right angle on
-    unpromised = [station for station in stations if station.advantage > 0.01 and not station.theorem_2_1.holds]
-    assert {station.degrees for station in unpromised} >= {60.0, 180.0}
-    assert stations[-1].backward_transfer < 0  # and that victory is the old task's loss
+    results = sweep("logistic").results
+    assert results[0].theorem_2_1.holds
+    assert not any(result.theorem_1.holds for result in results[6:])  # from a right angle on
+    unpromised = [result for result in results if result.advantage > 0.01 and not result.theorem_2_1.holds]
+    assert {result.degrees for result in unpromised} >= {60.0, 180.0}
+    assert results[-1].backward_transfer < 0  # and that victory is the old task's loss
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The theorems hold for random tasks that meet their conditions: by the bound, not only by its sign."""
+"""The bounds of the theorems hold for random tasks that meet their conditions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cuber.theory import (
     Condition,
     Constant,
     Loss,
-    Path,
+    Trajectory,
     TwoTasks,
     follow,
     joint_gradient_is_small,
@@ -40,8 +40,8 @@ steps = st.integers(1, 12)
 ROUNDING = 1e-12
 
 
-def admitted(tasks: TwoTasks, share: float, count: int) -> Path:
-    """A path with a share of the step size that theorem 1 admits, which must admit one."""
+def admitted(tasks: TwoTasks, share: float, count: int) -> Trajectory:
+    """Follow rule 2 with a share of the step size that theorem 1 admits; skip tasks without one."""
     largest = largest_step(tasks, count)
     assume(largest > 0)
     return follow(rule_2, tasks, share * largest, count)
@@ -90,7 +90,7 @@ def test_theorem_1_2_bounds_the_smallest_joint_gradient_of_what_is_not_convex(
 def test_theorem_2_1_one_step_of_rule_2_beats_one_of_rule_1(
     kind: str, seed: int, share: float, count: int, inside: bool
 ) -> None:
-    """From the start, and whether or not the basis spans what the old task sees."""
+    """From w0, whether or not the basis spans the inputs of the old task."""
     path = admitted(two_tasks(kind, seed, inside=inside), share, count)
     theorem = rule_2_beats_rule_1(path)
     assume(theorem.holds)
@@ -104,7 +104,7 @@ def test_theorem_2_1_one_step_of_rule_2_beats_one_of_rule_1(
 
 @given(st.floats(0, 0.999999), st.floats(0, 1))
 def test_theorem_2_1_asks_for_more_than_its_other_proof_needs(alpha_times_H: float, further: float) -> None:
-    """The inequality by which docs/theory.md shows that the old gradient may lie anywhere; for larger ratios too."""
+    """The inequality of docs/theory.md for old gradients outside the subspace."""
     least = smallest_eps1(alpha_times_H, H=1.0)
     ratio = least + further * (1 - least)
     outside = math.sqrt(max(0.0, 1 - ratio**2))
@@ -142,7 +142,7 @@ def test_theorem_2_2_the_old_loss_is_kept_as_printed_and_sharpened(
 
 
 def test_the_sharper_bound_is_met_where_the_path_is_straight() -> None:
-    """A new task whose gradient stays put, an old one that curves as much as it may: nothing is given away."""
+    """With a constant new gradient and the largest curvature of the old loss, the bound is tight."""
     old = line(2.0, lowest_at=0.0)
     new = line(1e-9, lowest_at=-1e9)  # pulls to the left with 1, almost everywhere
     tasks = TwoTasks(old, new, at(1.0), torch.eye(1).double())
@@ -200,7 +200,7 @@ def test_the_less_smooth_loss_decides_and_both_must_be_proven() -> None:
 
 
 def test_a_lipschitz_constant_that_the_path_exceeds_proves_nothing() -> None:
-    """Steps that overshoot make the gradient grow, and the first one is no bound any more."""
+    """Steps that overshoot make the gradient grow beyond the first one."""
     tasks = TwoTasks(line(1e-3, 0), line(1, 2), at(1000.0), torch.eye(1).double())
     path = follow(rule_2, tasks, step_size=2.5, steps=3)
     assert path.norms[-1] > 2 * path.norms[0]

@@ -1,4 +1,4 @@
-"""``cuber theory`` as a user meets it."""
+"""The command ``cuber theory``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from cuber.cli.main import main
@@ -47,7 +48,10 @@ def test_a_table_that_fits_and_a_figure_in_two_formats(cuber, tmp_path: Path) ->
     ("name", "figure"),
     [("figure.png", "figure"), ("figure.SVG", "figure"), ("step.size=0.5", "step.size=0.5"), ("a.png.svg", "a.png")],
 )
-def test_a_name_with_an_ending_gets_no_second_one(cuber, tmp_path: Path, name: str, figure: str) -> None:
+def test_a_name_with_an_ending_gets_no_second_one(
+    cuber, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, figure: str
+) -> None:
+    monkeypatch.setattr("cuber.report.theory.figure.sweep_figure", lambda _: Figure((1, 1)))
     code, out, _ = cuber("--angles", "2", "--steps", "2", "-o", name)
     assert code == 0
     assert out.endswith(f"\n{figure}.svg and {figure}.png: the figure\n")

@@ -145,5 +145,5 @@ def test_labels_of_a_dataset_out_of_range():
             return X[index], 3
 
     stream = cuber.Stream("s", [cuber.Task("a", Wrong(), (X, Y), classes=3)])
-    with pytest.raises(cuber.CuberError, match="task 'a', training part: label 3 is not one of the 3 classes"):
+    with pytest.raises(cuber.CuberError, match="task 'a', training split: label 3 is not one of the 3 classes"):
         learn(cuber.CUBER(small.model(1)), stream)

@@ -188,7 +188,7 @@ def test_what_cannot_be_learnt_at_once_is_said_before_the_first_step():
     x, y = torch.rand(9, 4), torch.arange(9) % 3
     other = cuber.Task("other", (x, y), (x, y))
     network = cuber.MultiHead(torch.nn.AdaptiveAvgPool1d(4), 4, [3, 3])
-    with pytest.raises(cuber.CuberError, match="cannot be learnt at once: those of task 0 are of shape"):
+    with pytest.raises(cuber.CuberError, match="cannot be learned at once: those of task 0 are of shape"):
         learn(network, cuber.Stream("odd", [small.task(0), other]))
     hidden = torch.nn.Sequential(small.model())
     with pytest.raises(cuber.CuberError, match="needs the heads at the very end"):

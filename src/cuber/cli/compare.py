@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cuber.core.encoding import takes_everything
+from cuber.core.encoding import is_unicode
 from cuber.errors import CuberError, unknown
 
 TABLE = "table"
@@ -40,7 +40,7 @@ def compare(
 
         show_comparison(comparison, Console())
     elif format == "json":  # which can escape characters that the output lacks
-        print(as_json(comparison, ensure_ascii=not takes_everything(sys.stdout.encoding)))
+        print(as_json(comparison, ensure_ascii=not is_unicode(sys.stdout.encoding)))
     else:
         print(FORMATS[format](comparison))
     if format == "csv":  # which cannot hold remarks

@@ -40,7 +40,7 @@ def get(
     data_dir = data_dir or context.obj
     console, root = Console(), datasets.directory(data_dir)
     for source in [datasets.find(name, data_dir) for name in names]:
-        if datasets.is_whole(source.name, root):
+        if datasets.is_intact(source.name, root):
             console.print(f"{source.name}: already there", soft_wrap=True)
             continue
         bar = DownloadBar(source.name, console)
@@ -49,7 +49,7 @@ def get(
         finally:
             bar.close()
         console.print(f"{source.name}: {', '.join(map(str, paths))}", soft_wrap=True, markup=False)
-        console.print(f"  licence: {source.licence}; please cite {source.citation}", soft_wrap=True, markup=False)
+        console.print(f"  license: {source.license}; please cite {source.citation}", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -64,7 +64,7 @@ def check(
     from rich.console import Console
 
     from cuber import datasets
-    from cuber.datasets.catalogue import MISSING
+    from cuber.datasets.loading import MISSING
     from cuber.report.data_listing import show_verdicts
 
     data_dir = data_dir or context.obj

@@ -16,7 +16,7 @@ from cuber.cli.options import DataDir, Protocol, Tasks, TestPerTask, TrainPerTas
 from cuber.cli.report import report
 from cuber.cli.theory import theory as theory_command
 from cuber.core.allocation import keep_freed_memory
-from cuber.core.encoding import spell_what_is_missing
+from cuber.core.encoding import replace_unencodable
 from cuber.errors import CuberError
 from cuber.version import __version__
 
@@ -145,7 +145,7 @@ def list_() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: print errors of the user as one sentence, and exit with code 2."""
     for stream in (sys.stdout, sys.stderr):
-        spell_what_is_missing(stream)
+        replace_unencodable(stream)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"cuber: warning: {message}", file=sys.stderr)
         try:

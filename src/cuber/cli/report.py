@@ -23,7 +23,7 @@ def report(
         raise CuberError(f"--output takes the name of a file, and '{output}' is a directory")
     if figures is not None and Path(figures).exists() and not Path(figures).is_dir():
         raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
-    from cuber.core.formatting import counted
+    from cuber.core.formatting import pluralize
     from cuber.report.figures import save_all
     from cuber.report.grouping import load_report
     from cuber.report.page import render
@@ -34,6 +34,6 @@ def report(
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
     missing = f", {len(loaded.unfinished)} not finished" if loaded.unfinished else ""
-    print(f"{page}: {counted(loaded.runs, 'finished run')}{missing}")
+    print(f"{page}: {pluralize(loaded.runs, 'finished run')}{missing}")
     if figures is not None:
         print(f"{figures}: {len(save_all(loaded, Path(figures)))} files")

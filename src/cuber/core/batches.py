@@ -1,4 +1,4 @@
-"""Batches of any make: ``(x, y)``, dictionaries, tensors, and what lies inside them."""
+"""Functions on batches of any structure: tensors, tuples such as ``(x, y)``, dictionaries, and nestings of them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ NO_BATCH = "the loader yields no batch: give begin_task and end_task the task's 
 
 
 def map_tensors(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
-    """The same batch with every tensor in it replaced by ``function(tensor)``."""
+    """Return the batch with every tensor in it replaced by ``function(tensor)``."""
     if isinstance(batch, Tensor):
         return function(batch)
-    return _map_parts(batch, lambda value: map_tensors(value, function))
+    return _map_items(batch, lambda value: map_tensors(value, function))
 
 
-def _map_parts(batch: Batch, function: Callable[[Any], Any]) -> Batch:
-    """The same batch with everything that lies directly in it replaced; whatever it is made of, it stays."""
+def _map_items(batch: Batch, function: Callable[[Any], Any]) -> Batch:
+    """Return a container of the same type with ``function`` applied to its direct items."""
     if isinstance(batch, MutableMapping):
-        # Of a mapping that we do not know, a shallow copy may be another view of the same data.
+        # A shallow copy of an unknown mapping type may be a view of the same data.
         mapped = copy.copy(batch) if isinstance(batch, dict | UserDict) else copy.deepcopy(batch)
         for key, value in batch.items():
             mapped[key] = function(value)
@@ -42,18 +42,23 @@ def _map_parts(batch: Batch, function: Callable[[Any], Any]) -> Batch:
 
 
 def size(batch: Batch) -> int:
-    """The number of samples: how long tensors are that lie directly in the batch, or lists of other things there.
+    """Return the number of samples in a batch.
 
-    Where there are neither, as long as the first tensor further inside; 1 where there is none.
+    It is the length of the first tensor that is a direct item of the batch, else of the first list of other values
+    there, else of the first nested tensor, else 1.
     """
-    direct = _parts(batch)
-    lengths = [len(value) for value in direct if isinstance(value, Tensor) and value.dim()]
-    lengths += [len(value) for value in direct if _is_sequence(value) and not all(map(_holds_tensors, value))]
+    items = _items(batch)
+    lengths = [len(value) for value in items if isinstance(value, Tensor) and value.dim()]
+    lengths += [
+        len(value)
+        for value in items
+        if _is_sequence(value) and not all(isinstance(item, Tensor) or _is_sequence(item) for item in value)
+    ]
     map_tensors(batch, lambda tensor: lengths.append(len(tensor)) if tensor.dim() else None)
     return lengths[0] if lengths else 1
 
 
-def _parts(batch: Batch) -> list[Any]:
+def _items(batch: Batch) -> list[Any]:
     if isinstance(batch, MutableMapping):
         return list(batch.values())
     return list(batch) if isinstance(batch, list | tuple) else [batch]
@@ -63,30 +68,26 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, list | tuple) and not hasattr(value, "_fields")
 
 
-def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, Tensor) or _is_sequence(value)
-
-
 def first(batch: Batch, count: int) -> Batch:
-    """The first ``count`` samples of a batch; all of it where a sample has several rows, and we cannot know which."""
-    whole = size(batch)
-    lengths = [len(value) for value in _parts(batch) if isinstance(value, Tensor) and value.dim()]
-    several = any(length > whole > 0 and length % whole == 0 for length in lengths)
-    return batch if several else part(batch, slice(count))
+    """Return the first ``count`` samples, or the whole batch if samples have several rows in one of its tensors."""
+    total = size(batch)
+    lengths = [len(value) for value in _items(batch) if isinstance(value, Tensor) and value.dim()]
+    several_rows = any(length > total > 0 and length % total == 0 for length in lengths)
+    return batch if several_rows else part(batch, slice(count))
 
 
 def part(batch: Batch, which: slice) -> Batch:
-    """Some samples of a batch: of its tensors, and of lists that lie directly in it."""
-    whole = size(batch)
+    """Slice the samples of a batch: all its tensors, and the lists that are its direct items."""
+    total = size(batch)
 
     def cut(tensor: Tensor) -> Tensor:
-        return tensor[which] if _has_length(tensor, whole) else tensor
+        return tensor[which] if _has_length(tensor, total) else tensor
 
-    def of_part(value: Any) -> Any:
-        listed = _is_sequence(value) and len(value) == whole and not all(_has_length(item, whole) for item in value)
-        return type(value)(value[which]) if listed else map_tensors(value, cut)
+    def cut_item(value: Any) -> Any:
+        is_list = _is_sequence(value) and len(value) == total and not all(_has_length(item, total) for item in value)
+        return type(value)(value[which]) if is_list else map_tensors(value, cut)
 
-    return cut(batch) if isinstance(batch, Tensor) else _map_parts(batch, of_part)
+    return cut(batch) if isinstance(batch, Tensor) else _map_items(batch, cut_item)
 
 
 def _has_length(value: Any, length: int) -> bool:
@@ -94,29 +95,29 @@ def _has_length(value: Any, length: int) -> bool:
 
 
 def map_samples(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
-    """The same batch with every tensor in it that has an entry for each sample replaced by ``function(tensor)``."""
-    whole = size(batch)
-    return map_tensors(batch, lambda tensor: function(tensor) if _has_length(tensor, whole) else tensor)
+    """Return the batch with every tensor that has one row per sample replaced by ``function(tensor)``."""
+    total = size(batch)
+    return map_tensors(batch, lambda tensor: function(tensor) if _has_length(tensor, total) else tensor)
 
 
 def to(batch: Batch, device: torch.device) -> Batch:
-    """The batch on another device."""
+    """Move a batch to a device."""
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
 
 def take(loader: Iterable[Batch], count: int) -> list[Batch]:
-    """The first ``count`` samples that a loader yields, as batches; all of them where it has fewer."""
-    taken: list[Batch] = []
-    missing = count
+    """Return the first ``count`` samples of a loader as batches, or all of them if it has fewer."""
     if isinstance(loader, DataLoader) and isinstance(loader.sampler, SequentialSampler):
         samples = len(loader.sampler)
         if samples > count:
             warnings.warn(
-                f"only the first {count} of {samples} samples are looked at, and this DataLoader does not shuffle: "
-                "what the others need may go unprotected; give it shuffle=True",
+                f"only the first {count} of {samples} samples are used, and this DataLoader does not shuffle, so what "
+                "the other samples need may not be protected; pass shuffle=True to the DataLoader",
                 CuberWarning,
                 stacklevel=4,
             )
+    taken: list[Batch] = []
+    missing = count
     for batch in loader:
         taken.append(first(batch, missing))
         missing -= size(taken[-1])
@@ -128,19 +129,19 @@ def take(loader: Iterable[Batch], count: int) -> list[Batch]:
 
 
 def joined(samples: list[Batch], limit: int) -> list[Batch]:
-    """Pairs and other tuples of tensors joined to fewer and larger ones of up to ``limit`` bytes, in the same order.
+    """Concatenate consecutive tuples of tensors into batches of at most ``limit`` bytes.
 
-    Batches of another make, and those whose samples differ in shape or kind, stay as they are.
+    Batches of other types, and those whose tensors differ in shape, dtype or device, stay separate.
     """
     larger: list[list[Batch]] = []
-    room = 0
+    free = 0
     for batch in samples:
         needed = sum(tensor.nbytes for tensor in batch) if _is_plain(batch) else limit + 1
-        if not larger or needed > room or _kind(larger[-1][-1]) != _kind(batch):
+        if not larger or needed > free or _kind(larger[-1][-1]) != _kind(batch):
             larger.append([])
-            room = limit
+            free = limit
         larger[-1].append(batch)
-        room -= needed
+        free -= needed
     return [
         group[0] if len(group) == 1 else type(group[0])(map(torch.cat, zip(*group, strict=True))) for group in larger
     ]
@@ -157,7 +158,7 @@ def _kind(batch: Batch) -> list[Any]:
 
 
 def steps(loader: Iterable[Batch]) -> int | None:
-    """How many batches a loader yields; None where it cannot say, as if nobody has counted its samples."""
+    """Return the number of batches of a loader, or None if it has no length."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except TypeError:
@@ -165,7 +166,7 @@ def steps(loader: Iterable[Batch]) -> int | None:
 
 
 def count(loader: Iterable[Batch]) -> int:
-    """How many samples a loader yields, counted."""
+    """Count the samples of a loader by iterating over it."""
     samples = sum(map(size, loader))
     if not samples:
         raise CuberError(NO_BATCH)
@@ -173,7 +174,7 @@ def count(loader: Iterable[Batch]) -> int:
 
 
 def check_loader(loader: object, verb: str) -> None:
-    """Raise a sentence unless a loader can be read again and again."""
+    """Raise :class:`CuberError` unless the loader can be iterated over more than once."""
     if isinstance(loader, Iterator):
         raise CuberError(f"{verb}: this loader can be read only once (a generator); give a DataLoader or a list")
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):

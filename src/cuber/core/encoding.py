@@ -1,4 +1,4 @@
-"""Output for terminals and pipes that do not take every character: it is spelled with what they have."""
+"""Replace characters that the encoding of a terminal or pipe lacks."""
 
 from __future__ import annotations
 
@@ -6,41 +6,40 @@ import codecs
 import io
 from typing import TextIO
 
-SPELLINGS = {"±": "+-", "°": "deg", "−": "-", "…": "~"}
-"""The last is rich's, where a cell is cut: another spelling would have to be as wide."""
-SPELLED = "cuber.spelled"
-"""The name that encoders know it by."""
+REPLACEMENTS = {"±": "+-", "°": "deg", "−": "-", "…": "~"}
+"""Rich ends truncated cells with the last one, so its replacement must be one character wide."""
+ERROR_HANDLER = "cuber.replace"
 
 
-def takes_everything(encoding: str | None) -> bool:
-    """Whether there is no character that an encoding lacks; text that stays in memory has none.
+def is_unicode(encoding: str | None) -> bool:
+    """Return whether an encoding has all characters; None (text in memory) has.
 
-    >>> takes_everything("UTF8"), takes_everything("ascii"), takes_everything(None)
+    >>> is_unicode("UTF8"), is_unicode("ascii"), is_unicode(None)
     (True, False, True)
     """
     return encoding is None or codecs.lookup(encoding).name.startswith("utf")
 
 
-def spell_what_is_missing(stream: TextIO | None) -> None:
-    """Have a stream spell what its encoding lacks, where it would raise an error."""
-    if isinstance(stream, io.TextIOWrapper) and not takes_everything(stream.encoding):
-        stream.reconfigure(errors=SPELLED)
+def replace_unencodable(stream: TextIO | None) -> None:
+    """Configure a stream to replace characters that it cannot encode instead of raising an error."""
+    if isinstance(stream, io.TextIOWrapper) and not is_unicode(stream.encoding):
+        stream.reconfigure(errors=ERROR_HANDLER)
 
 
-def spelled(text: str, encoding: str) -> str:
-    """What such a stream makes of a text, for those who must know how wide it will be.
+def encodable(text: str, encoding: str) -> str:
+    """Return the text that such a stream writes, to compute its width.
 
-    >>> spelled("90.1±0.5", "ascii"), spelled("90.1±0.5", "utf-8")
+    >>> encodable("90.1±0.5", "ascii"), encodable("90.1±0.5", "utf-8")
     ('90.1+-0.5', '90.1±0.5')
     """
-    return text if takes_everything(encoding) else text.encode(encoding, SPELLED).decode(encoding)
+    return text if is_unicode(encoding) else text.encode(encoding, ERROR_HANDLER).decode(encoding)
 
 
-def _spell(error: UnicodeError) -> tuple[str, int]:
+def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(SPELLINGS.get(each) or ascii(each)[1:-1] for each in lacking), error.end
+    missing = error.object[error.start : error.end]
+    return "".join(REPLACEMENTS.get(character) or ascii(character)[1:-1] for character in missing), error.end
 
 
-codecs.register_error(SPELLED, _spell)
+codecs.register_error(ERROR_HANDLER, _replace)

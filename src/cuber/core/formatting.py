@@ -1,22 +1,22 @@
-"""Numbers as people read them, the same in every table."""
+"""Number and noun formatting shared by all tables and messages."""
 
 from __future__ import annotations
 
 
-def numeral(value: float, form: str = ".2f") -> str:
-    """A number in Python's notation for formats, zero without a sign: what was rounded away has no direction.
+def format_number(value: float, form: str = ".2f") -> str:
+    """Format a number with a format specification; zero, including a number rounded to zero, has no sign.
 
-    >>> numeral(-0.001), numeral(0.0, "+.2f"), numeral(-0.01), numeral(0.5, "+.1f")
+    >>> format_number(-0.001), format_number(0.0, "+.2f"), format_number(-0.01), format_number(0.5, "+.1f")
     ('0.00', '0.00', '-0.01', '+0.5')
     """
     text = format(value, form)
     return text if text.strip("+-0.") else text.lstrip("+-")
 
 
-def counted(count: int, what: str) -> str:
-    """So many of something.
+def pluralize(count: int, noun: str) -> str:
+    """Return a count and its noun.
 
-    >>> counted(1, "run"), counted(0, "run"), counted(2, "test sample")
+    >>> pluralize(1, "run"), pluralize(0, "run"), pluralize(2, "test sample")
     ('1 run', '0 runs', '2 test samples')
     """
-    return f"{count} {what}{'s' if count != 1 else ''}"
+    return f"{count} {noun}{'s' if count != 1 else ''}"

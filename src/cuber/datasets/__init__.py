@@ -1,34 +1,35 @@
-"""Raw images: where they come from, whether they are right, and reading them."""
+"""Image datasets: download, verification and reading."""
 
-from cuber.datasets.catalogue import (
+from cuber.datasets.custom import read_folder, read_items, read_lists
+from cuber.datasets.fetch import get
+from cuber.datasets.loading import (
     OFFICIAL_SIZE,
-    Dataset,
+    FileCheck,
+    ImageDataset,
     Status,
-    Verdict,
     check,
     directory,
-    is_whole,
+    is_intact,
     load,
     status,
     statuses,
 )
-from cuber.datasets.fetch import get
-from cuber.datasets.own import read_folder, read_items, read_lists
-from cuber.datasets.source import Source
-from cuber.datasets.sources import SOURCES, find
+from cuber.datasets.registry import SOURCES, find
+from cuber.datasets.source import Location, Source
 
 __all__ = [
     "OFFICIAL_SIZE",
     "SOURCES",
-    "Dataset",
+    "FileCheck",
+    "ImageDataset",
+    "Location",
     "Source",
     "Status",
-    "Verdict",
     "check",
     "directory",
     "find",
     "get",
-    "is_whole",
+    "is_intact",
     "load",
     "read_folder",
     "read_items",

@@ -1,7 +1,7 @@
-"""Decoded sets on disk, as arrays that are mapped into memory rather than read.
+"""Cache of decoded datasets as memory-mapped arrays.
 
-A set is written into a folder of its own, which gets its name when it is whole: whoever finds the name finds all of it.
-Two processes that start at once both write; the second finds the name taken and uses what the first has written.
+A dataset is written to a temporary folder, which is renamed when it is complete. Two processes that start at once both
+write; the second finds the folder and uses what the first has written.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -26,17 +26,16 @@ from cuber.datasets.readers.layout import Block, Images, Labels, Layout, Notes
 from cuber.errors import CuberWarning
 
 VERSION = 1
-"""Counts up when readers change what they make of the same files."""
-PARTS = ("train", "test")
-FILES = tuple(f"{part}_{kind}.npy" for part in PARTS for kind in ("images", "labels"))
+"""Increased when readers decode the same files differently."""
+FILES = tuple(f"{split}_{kind}.npy" for split in ("train", "test") for kind in ("images", "labels"))
 CHUNK = 1024
-FORGOTTEN_AFTER = 24 * 3600.0
-"""Seconds after which a half-written folder belongs to nobody any more."""
+MAX_AGE = 24 * 3600.0
+"""Seconds after which an unfinished folder is removed."""
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """The arrays of a set, and what its reader had to say."""
+class Arrays:
+    """The arrays of a dataset and the notes of its reader."""
 
     notes: tuple[str, ...]
     train_images: Images
@@ -45,38 +44,32 @@ class Decoded:
     test_labels: Labels
 
 
-class _CannotWriteError(Exception):
-    """The cache, not the data, is the trouble."""
+def load_cached(name: str, layout: Layout, root: Path) -> Arrays:
+    """Load a dataset from the cache, after decoding it if necessary; without a writable cache, decode to memory.
 
-
-def decoded(name: str, layout: Layout, root: Path) -> Decoded:
-    """A set from the cache, which is filled first where that is needed and possible."""
-    cache = cache_directory(root)
-    prefix, folder = _place(name, layout, root, cache)
-    kept = _open(folder)
-    if kept is not None:
-        return kept
+    The cache is in ``CUBER_CACHE``, else in the data directory ``root``.
+    """
+    cache = Path(os.environ.get("CUBER_CACHE") or root / ".cuber")
+    prefix, folder = _folder(name, layout, root, cache)
+    arrays = _open(folder)
+    if arrays is not None:
+        return arrays
     try:
-        _fill(folder, layout.read)
-    except _CannotWriteError as error:
+        _fill(folder, layout)
+    except OSError as error:  # of the cache: readers raise CuberError for files that they cannot read
         warnings.warn(
-            f"{name}: the decoded images cannot be kept in {cache} ({error}), so they are decoded at every start and "
-            "held in memory; make room there, or name another folder with CUBER_CACHE",
+            f"{name}: the decoded images cannot be kept in {cache} ({error.strerror}), so they are decoded at every "
+            "start and held in memory; free some disk space, or name another folder with CUBER_CACHE",
             CuberWarning,
             stacklevel=3,
         )
-        return _in_memory(layout.read)
-    _forget(cache, prefix, folder)
-    return _open(folder) or _in_memory(layout.read)
+        return _decode(layout)
+    _remove_outdated(cache, prefix, folder)
+    return _open(folder) or _decode(layout)
 
 
-def cache_directory(root: Path) -> Path:
-    """Where decoded sets are kept: ``CUBER_CACHE``, else a folder in the data directory."""
-    return Path(os.environ.get("CUBER_CACHE") or root / ".cuber")
-
-
-def _place(name: str, layout: Layout, root: Path, cache: Path) -> tuple[str, Path]:
-    """The folder of a set, named after what it was made from, and how all folders of the same origin begin."""
+def _folder(name: str, layout: Layout, root: Path, cache: Path) -> tuple[str, Path]:
+    """Return the prefix of all folders made from these paths, and the folder for the present state of the files."""
     origin = hashlib.sha256(f"{root.resolve()}\n{layout.title}".encode()).hexdigest()[:8]
     state = hashlib.sha256(f"{VERSION}\n".encode())
     for path in layout.files:
@@ -86,8 +79,8 @@ def _place(name: str, layout: Layout, root: Path, cache: Path) -> tuple[str, Pat
     return prefix, cache / (prefix + state.hexdigest()[:16])
 
 
-def _open(folder: Path) -> Decoded | None:
-    """What a folder of the cache holds; None where it holds nothing that can be used."""
+def _open(folder: Path) -> Arrays | None:
+    """Map the arrays of a folder; None if it is missing or damaged."""
     try:
         notes = json.loads((folder / "notes.json").read_text(encoding="utf-8"))
         arrays = [np.load(folder / file, mmap_mode="r" if "images" in file else None) for file in FILES]
@@ -95,115 +88,70 @@ def _open(folder: Path) -> Decoded | None:
         return None
     if any(len(images) != len(labels) for images, labels in (arrays[:2], arrays[2:])):
         return None
-    return Decoded(tuple(notes), *arrays)
+    return Arrays(tuple(notes), *arrays)
 
 
-def _fill(folder: Path, read: Callable[[Notes], Iterator[Block]]) -> None:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.", suffix=".part"))
-    except OSError as error:
-        raise _CannotWriteError(error.strerror) from error
+def _fill(folder: Path, layout: Layout) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.", suffix=".part"))
     try:
         notes: Notes = []
-        _write(temporary, read(notes))
+        _write(temporary, layout.read(notes))
+        (temporary / "notes.json").write_text(json.dumps(notes), encoding="utf-8")
+        temporary.chmod(0o755)
         try:
-            (temporary / "notes.json").write_text(json.dumps(notes), encoding="utf-8")
-            temporary.chmod(0o755)
-            _rename(temporary, folder)
+            temporary.rename(folder)
         except OSError as error:
-            raise _CannotWriteError(error.strerror) from error
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if _open(folder) is None:  # damaged, not written by another process
+                shutil.rmtree(folder)
+                temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _rename(temporary: Path, folder: Path) -> None:
-    try:
-        temporary.rename(folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        if _open(folder) is None:  # not another process's, but a broken one: somebody has deleted half of it
-            shutil.rmtree(folder)
-            temporary.rename(folder)
-
-
 def _write(folder: Path, blocks: Iterable[Block]) -> None:
+    """Append blocks to .npy files, whose headers are rewritten when the lengths are known."""
+    lengths = dict.fromkeys(FILES, 0)
+    empty: dict[str, np.ndarray] = {}
     with ExitStack() as stack:
-        files = {file: stack.enter_context(_Growing(folder / file)) for file in FILES}
+        files = {name: stack.enter_context((folder / name).open("wb")) for name in FILES}
         for block in blocks:
-            for start in range(0, len(block.images), CHUNK):
-                files[f"{block.part}_images.npy"].append(block.images[start : start + CHUNK])
-            files[f"{block.part}_labels.npy"].append(block.labels)
+            for kind, array in (("images", block.images), ("labels", block.labels)):
+                name = f"{block.split}_{kind}.npy"
+                if name not in empty:
+                    empty[name] = array[:0]
+                    _write_header(files[name], empty[name], 0)
+                for start in range(0, len(array), CHUNK):
+                    files[name].write(np.ascontiguousarray(array[start : start + CHUNK]).data)
+                lengths[name] += len(array)
+        for name, file in files.items():
+            file.seek(0)
+            _write_header(file, empty[name], lengths[name])
+            file.flush()
+            os.fsync(file.fileno())  # before the folder is renamed, in case of a power failure
 
 
-class _Growing:
-    """A .npy file whose length is known only in the end."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file: BinaryIO | None = None
-        self.length = 0
-        self.like: np.ndarray = np.empty(0)
-
-    def __enter__(self) -> _Growing:
-        return self
-
-    def append(self, array: np.ndarray) -> None:
-        try:
-            if self.file is None:
-                self.file = self.path.open("wb")
-                self.like = array[:0]
-                self._header()
-            self.file.write(np.ascontiguousarray(array).data)
-        except OSError as error:
-            raise _CannotWriteError(error.strerror) from error
-        self.length += len(array)
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if self.file is None:
-            return
-        try:
-            with self.file:
-                if kind is None:
-                    self.file.seek(0)
-                    self._header()
-                    self.file.flush()
-                    os.fsync(self.file.fileno())  # the name must not outlive a power cut that the content does not
-        except OSError as error:
-            if kind is None:
-                raise _CannotWriteError(error.strerror) from error
-
-    def _header(self) -> None:
-        """numpy leaves room for the first dimension to grow, so that the header keeps its size."""
-        assert self.file is not None
-        header = {"descr": self.like.dtype.str, "fortran_order": False, "shape": (self.length, *self.like.shape[1:])}
-        np.lib.format.write_array_header_1_0(self.file, header)
+def _write_header(file: BinaryIO, like: np.ndarray, length: int) -> None:
+    """Write a header; numpy pads it so that its size does not depend on the length."""
+    header = {"descr": like.dtype.str, "fortran_order": False, "shape": (length, *like.shape[1:])}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
-def _in_memory(read: Callable[[Notes], Iterator[Block]]) -> Decoded:
+def _decode(layout: Layout) -> Arrays:
+    """Decode to memory."""
     notes: Notes = []
     pieces: dict[str, list[np.ndarray]] = {file: [] for file in FILES}
-    for block in read(notes):
-        pieces[f"{block.part}_images.npy"].append(np.ascontiguousarray(block.images))
-        pieces[f"{block.part}_labels.npy"].append(block.labels)
-    return Decoded(tuple(notes), *[_join(pieces.pop(file)) for file in FILES])
+    for block in layout.read(notes):
+        pieces[f"{block.split}_images.npy"].append(np.ascontiguousarray(block.images))
+        pieces[f"{block.split}_labels.npy"].append(block.labels)
+    return Arrays(tuple(notes), *[np.concatenate(pieces.pop(file)) for file in FILES])
 
 
-def _join(pieces: list[np.ndarray]) -> np.ndarray:
-    """Concatenation that lets go of each piece once it is copied."""
-    whole = np.empty((sum(map(len, pieces)), *pieces[0].shape[1:]), pieces[0].dtype)
-    end = len(whole)
-    while pieces:
-        piece = pieces.pop()
-        whole[end - len(piece) : end] = piece
-        end -= len(piece)
-    return whole
-
-
-def _forget(cache: Path, prefix: str, folder: Path) -> None:
-    """Remove what an earlier state of the same files left, and what killed processes left half-written."""
+def _remove_outdated(cache: Path, prefix: str, folder: Path) -> None:
+    """Remove the folders of earlier states of the same files, and old unfinished ones of killed processes."""
     for path in cache.glob(f"{prefix}*"):
         unfinished = path.suffix == ".part"
-        if path != folder and (not unfinished or time.time() - path.stat().st_mtime > FORGOTTEN_AFTER):
+        if path != folder and (not unfinished or time.time() - path.stat().st_mtime > MAX_AGE):
             shutil.rmtree(path, ignore_errors=True)

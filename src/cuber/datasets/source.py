@@ -1,7 +1,8 @@
-"""What is known about one dataset: its files, where they come from, and what to say when one is not right."""
+"""Description of a dataset: its files, checksums, license, and the advice in its error messages."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,21 +10,25 @@ from pathlib import Path
 
 from cuber.errors import CuberError
 
+Location = str | os.PathLike[str]
+
 
 class DamagedError(Exception):
-    """A file is not what it should be; whoever knows which file makes a sentence of it."""
+    """A file has wrong content; the message is the rest of a sentence that starts with its name."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """One file of the official place: where it goes below the data directory, from where, how large, which checksum."""
+    """A file to download from the first of ``urls`` that has it to ``path``, below the data directory.
+
+    An archive is unpacked to the folder ``unpacks_to`` beside it.
+    """
 
     path: str
     urls: tuple[str, ...]
     size: int
     md5: str
     unpacks_to: str | None = None
-    """The folder, beside the file, that an archive becomes."""
 
     @property
     def name(self) -> str:
@@ -32,51 +37,49 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset: what it is, whose it is, where it is, and how its images are normalized."""
+    """Description of a dataset.
+
+    ``train`` and ``test`` are the numbers of images of the official dataset, ``mean`` and ``std`` those of each channel
+    for pixels in [0, 1], as in the benchmarks' protocols. ``folders`` are searched below the data directory; the first
+    is the download target. ``contents`` has the md5 of unpacked files. ``how_to_get`` is the advice for a dataset that
+    cannot be downloaded, and ``data_dir`` the data directory to name in advice, if the user has given one.
+    """
 
     name: str
     title: str
     homepage: str
-    licence: str
+    license: str
     citation: str
     classes: tuple[str, ...]
     train: int
-    """Number of training images of the official set."""
     test: int
     shape: tuple[int, ...]
     mean: tuple[float, ...]
-    """Of each channel over the training images, for pixels in [0, 1], as the benchmarks' protocols have it."""
     std: tuple[float, ...]
     folders: tuple[str, ...]
-    """Where it is looked for below the data directory; the first is where it is put."""
     downloads: tuple[Download, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
-    """md5 of the files that are not downloaded but unpacked."""
     how_to_get: str = ""
-    """What to do where nothing may be downloaded."""
     data_dir: str | None = None
-    """The data directory, where somebody has named one: advice must name it too."""
 
     @property
     def size(self) -> int:
-        """Bytes to download."""
+        """Number of bytes to download."""
         return sum(download.size for download in self.downloads)
 
     @property
     def command(self) -> str:
-        """What downloads it to where it is looked for."""
+        """Command that downloads the dataset."""
         where = f" --data-dir {shlex.quote(self.data_dir)}" if self.data_dir else ""
         return f"cuber data get {self.name}{where}"
 
     def md5(self, filename: str) -> str | None:
-        """The official md5 of a file; None where nobody has published one."""
-        for download in self.downloads:
-            if download.name == filename:
-                return download.md5
-        return self.contents.get(filename)
+        """Return the official md5 of a file, or None if none was published."""
+        downloads = {download.name: download.md5 for download in self.downloads}
+        return downloads.get(filename) or self.contents.get(filename)
 
-    def where_to_get(self, path: Path) -> str:
-        """How to come by a file: its checksum, where it is, the exact path to put it."""
+    def advice(self, path: Path) -> str:
+        """Return the checksum of a file and how to get it."""
         md5 = self.md5(path.name)
         checksum = f"its md5 is {md5}" if md5 else "no official checksum of it is known"
         if not self.downloads:
@@ -86,6 +89,6 @@ class Source:
         how = "download" if file.name == path.name else "download and unpack"
         return f"{checksum}; run '{self.command}', or {how} {file.urls[0]} and put it at {path}"
 
-    def complaint(self, path: Path, what: str) -> CuberError:
-        """The sentence for a file that is missing or not right."""
-        return CuberError(f"{self.name}: {path} {what}; {self.where_to_get(path)}")
+    def error(self, path: Path, what: str) -> CuberError:
+        """Return the error for a file that is missing or damaged."""
+        return CuberError(f"{self.name}: {path} {what}; {self.advice(path)}")

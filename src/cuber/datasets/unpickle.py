@@ -1,8 +1,7 @@
-"""Pickles of strangers: plain containers and plain arrays are read, everything else is refused.
+"""Safe unpickling: only numbers, text, containers and plain arrays.
 
-A pickle is a program. The ones here can call five functions, all below, none of which is numpy's own, whose arrays and
-dtypes accept a state that makes bytes into pointers. Checksums play no part: whoever changes a file can
-publish a new one.
+A pickle is a program. Those read here can call only the five functions below. None of them is numpy's own, because the
+state of numpy's arrays and dtypes can turn bytes into pointers. A checksum is no protection: it can be forged too.
 """
 
 from __future__ import annotations
@@ -21,17 +20,21 @@ _LONG = 1 << 20
 
 
 def load_plain(file: BinaryIO) -> Any:
-    """What a pickle of containers, text, numbers and arrays holds; text of Python 2 comes as bytes."""
+    """Load a pickle of containers, text, numbers and arrays; Python 2 strings become bytes.
+
+    Raises:
+        DamagedError: The pickle is truncated, or asks for anything else.
+    """
     try:
-        return _finish(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
+        return _resolve(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
     except (DamagedError, OSError):
         raise
-    except Exception as error:  # bytes that are no pickle can fail in any of the unpickler's opcodes
+    except Exception as error:  # damaged pickles fail with unrelated types
         raise DamagedError(f"is cut off or no pickle ({error})") from error
 
 
 class _LongReads:
-    """A file whose long strings come in one piece, without the pieces they are made of being held beside it."""
+    """A file that reads long strings into one buffer, without a second copy in memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -40,7 +43,7 @@ class _LongReads:
     def read(self, size: int) -> bytes | memoryview:
         if size < _LONG:
             return self.file.read(size)
-        whole = rest = np.empty(size, np.uint8).data  # takes memory only as it is filled: the size may be a lie
+        whole = rest = np.empty(size, np.uint8).data  # memory is allocated as it is filled, so a false size is harmless
         while rest and (count := self.file.readinto(rest[:_LONG])):  # type: ignore[attr-defined]
             rest = rest[count:]
         if rest:
@@ -49,21 +52,21 @@ class _LongReads:
 
 
 class _Unpickler(pickle._Unpickler):
-    # The one written in Python: the other holds long byte strings twice.
+    # The Python implementation: the C one holds long byte strings twice.
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "ndarray"):
             return _NDARRAY
-        function = _ADMITTED.get((module.replace("numpy._core", "numpy.core"), name))
+        function = _ALLOWED.get((module.replace("numpy._core", "numpy.core"), name))
         if function is None:
             raise DamagedError(
                 f"is refused: it asks for {module}.{name}, but these files hold only numbers, text, lists, "
-                "dictionaries and arrays, so somebody has tampered with it"
+                "dictionaries and arrays, so it has been tampered with"
             )
         return _Call(function)
 
 
 class _Call:
-    """One admitted function, wrapped anew for each pickle: a pickle may set attributes of what it is given."""
+    """An allowed function, wrapped for each pickle because a pickle may set attributes of it."""
 
     __slots__ = ("function",)
 
@@ -75,22 +78,22 @@ class _Call:
 
 
 class _Dtype:
-    """Stands for a numpy.dtype while the pickle is read."""
+    """Placeholder for a numpy.dtype while the pickle is read."""
 
     __slots__ = ("dtype",)
 
     def __init__(self, name: Any, *_: Any) -> None:
-        dtype = np.dtype(_text(name))
+        dtype = np.dtype(text(name))
         if dtype.kind not in _KINDS or dtype.fields is not None or dtype.subdtype is not None:
             raise DamagedError(f"is refused: it holds an array of {dtype}, not of plain numbers")
         self.dtype = dtype
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = np.dtype(_text(state[1]) + self.dtype.str[1:])
+        self.dtype = np.dtype(text(state[1]) + self.dtype.str[1:])
 
 
 class _Array:
-    """Stands for a numpy.ndarray while the pickle is read."""
+    """Placeholder for a numpy.ndarray while the pickle is read."""
 
     __slots__ = ("array",)
 
@@ -99,7 +102,7 @@ class _Array:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, raw = state
-        # The bytes are not copied: a set may be larger than the memory that is left.
+        # Without a copy, because the array may be larger than the free memory.
         self.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if fortran else "C")
 
 
@@ -113,14 +116,14 @@ def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) 
     return array
 
 
-def _latin1(text: str, encoding: str) -> bytes:
-    """The way bytes are written in Python 3's pickles for Python 2."""
+def _latin1(value: str, encoding: str) -> bytes:
+    """Decode bytes that Python 3 pickled for Python 2."""
     if encoding not in ("latin1", "latin-1"):
         raise DamagedError(f"is refused: it asks for the codec {encoding}")
-    return text.encode("latin-1")
+    return value.encode("latin-1")
 
 
-_ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
+_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy.core.numeric", "_frombuffer"): _from_buffer,
@@ -129,20 +132,21 @@ _ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Return a Python 2 or Python 3 string as str."""
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _finish(value: Any) -> Any:
-    """The same value with arrays where their stand-ins were."""
+def _resolve(value: Any) -> Any:
+    """Replace placeholders by arrays."""
     if isinstance(value, _Array):
         return value.array
     if isinstance(value, list):
-        return [_finish(item) for item in value]
+        return [_resolve(item) for item in value]
     if isinstance(value, tuple):
-        return tuple(_finish(item) for item in value)
+        return tuple(_resolve(item) for item in value)
     if isinstance(value, dict):
-        return {key: _finish(item) for key, item in value.items()}
+        return {key: _resolve(item) for key, item in value.items()}
     if isinstance(value, bytes | str | int | float | np.generic) or value is None:
         return value
     raise DamagedError(f"is refused: it holds a {type(value).__name__}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
 
-from cuber.core.formatting import numeral
+from cuber.core.formatting import format_number
 from cuber.errors import CuberError
 from cuber.experiments.grid import Cell
 from cuber.experiments.processes import work
@@ -53,7 +53,7 @@ class JobStatus:
     def finish(self) -> JobStatus:
         """Read the result of the run."""
         result = Result.load(self.cell.directory)
-        bwt = "" if result.bwt is None else f"  BWT {numeral(result.bwt, '+.2f')}"
+        bwt = "" if result.bwt is None else f"  BWT {format_number(result.bwt, '+.2f')}"
         self.done = 1.0
         return self.update(FINISHED, f"ACC {result.acc:.2f}{bwt}")
 

@@ -103,7 +103,7 @@ class Experiment:
         stream = self.preset.stream(self.seed, **where, **{**self._protocol().options, **self.options})
         if self.tasks is not None:
             stream = stream.first(self.tasks)
-        return stream.shrink(self.train_per_task, self.test_per_task, self.seed).noting(*self.notes())
+        return stream.shrink(self.train_per_task, self.test_per_task, self.seed).with_notes(*self.notes())
 
     def about(self) -> dict[str, Any]:
         """Return the values of ``config.toml`` besides training options and hyper-parameters."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cuber.core.formatting import counted
+from cuber.core.formatting import pluralize
 from cuber.errors import CuberError
 from cuber.runs.config_file import CONFIG, read_config
 from cuber.runs.directory import CHECKPOINT, ERROR, LOG
@@ -130,7 +130,7 @@ def tasks_of(config: Mapping[str, Any]) -> int | None:
 def _how_far(directory: Path, config: Mapping[str, Any]) -> str:
     """Progress as text: "3 of 10 tasks learned, epoch 7 of the next"."""
     (learned, epoch), tasks = progress(directory), tasks_of(config)
-    count = counted(learned, "task") if tasks is None else f"{learned} of {counted(tasks, 'task')}"
+    count = pluralize(learned, "task") if tasks is None else f"{learned} of {pluralize(tasks, 'task')}"
     return f"{count} learned" + (f", epoch {epoch} of the next" if epoch else "")
 
 

@@ -1,8 +1,6 @@
-"""Networks of the paper, and heads for anybody's."""
+"""The networks of the paper, and multi-head output for any backbone."""
 
-from cuber.networks.alexnet import AlexNet5
+from cuber.networks.backbones import MLP, AlexNet5, ReducedResNet18
 from cuber.networks.heads import MultiHead
-from cuber.networks.mlp import MLP
-from cuber.networks.resnet import ReducedResNet18
 
 __all__ = ["MLP", "AlexNet5", "MultiHead", "ReducedResNet18"]

@@ -14,9 +14,15 @@ from cuber.errors import CuberError
 
 
 class MultiHead(nn.Module):
-    """A backbone followed by the present task's own linear head; learners choose the head for you.
+    """A backbone with one linear head per task. Learners select the head.
 
-    Heads belong to their tasks: they are trained with them, never projected, and left alone afterwards.
+    A head is trained with its task only; its gradients are never projected.
+
+    Args:
+        backbone: Module that returns ``features`` numbers per sample.
+        features: Number of inputs of each head.
+        classes_per_task: Number of outputs of each head.
+        bias: Whether heads have a bias.
 
     >>> model = MultiHead(nn.Flatten(), features=64, classes_per_task=[2, 2, 3])
     >>> model.select_task(2)
@@ -40,7 +46,7 @@ class MultiHead(nn.Module):
         self._tasks: Tensor | None = None
 
     def add_head(self, classes: int, *, bias: bool = True) -> None:
-        """A head for one more task than planned."""
+        """Add a head for another task."""
         head = nn.Linear(self.features, classes, bias=bias)
         for like in self.parameters():
             head = head.to(like)
@@ -48,7 +54,7 @@ class MultiHead(nn.Module):
         self.heads.append(head)
 
     def select_task(self, task: int) -> None:
-        """Answer for this task from now on."""
+        """Use the head of this task from now on."""
         if not 0 <= task < len(self.heads):
             raise CuberError(
                 f"MultiHead has heads for tasks 0 to {len(self.heads) - 1} but not for task {task}: "
@@ -57,12 +63,12 @@ class MultiHead(nn.Module):
         self.task = task
 
     def classes_of(self, task: int) -> int:
-        """How many classes a task's head tells apart."""
+        """Return the number of classes of a task."""
         return len(cast(nn.Linear, self.heads[task]).weight)
 
     @contextmanager
     def mixed(self, tasks: Tensor) -> Iterator[None]:
-        """While open, each sample of a batch is answered by the head of its own task, with zeros up to the widest."""
+        """In the context, use the head of each sample's own task, padding outputs with zeros to the largest head."""
         self._tasks = tasks
         try:
             yield
@@ -71,37 +77,37 @@ class MultiHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.backbone(x)
-        return self.heads[self.task](features) if self._tasks is None else self._answer_each(features, self._tasks)
+        return self.heads[self.task](features) if self._tasks is None else self._forward_each(features, self._tasks)
 
-    def _answer_each(self, features: Tensor, tasks: Tensor) -> Tensor:
+    def _forward_each(self, features: Tensor, tasks: Tensor) -> Tensor:
         width = max(map(self.classes_of, range(len(self.heads))))
         order = tasks.argsort(stable=True)
-        answers = []
+        outputs = []
         for task, rows in zip(*_runs(tasks[order]), strict=True):
-            answer = self.heads[task](features[order[rows]])
-            answers.append(functional.pad(answer, (0, width - answer.shape[1])))
-        return torch.cat(answers)[order.argsort()]
+            output = self.heads[task](features[order[rows]])
+            outputs.append(functional.pad(output, (0, width - output.shape[1])))
+        return torch.cat(outputs)[order.argsort()]
 
 
 def _runs(tasks: Tensor) -> tuple[list[int], list[slice]]:
-    """Each task in a sorted tensor of them, and where it lies."""
+    """Return the tasks in a sorted tensor, and the slice of each."""
     values, counts = tasks.unique_consecutive(return_counts=True)
     ends = counts.cumsum(0).tolist()
     return values.tolist(), [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def heads_of(model: nn.Module) -> list[MultiHead]:
-    """Every MultiHead in a model, the model itself included."""
+    """Return all MultiHead modules of a model, including the model itself."""
     return [module for module in model.modules() if isinstance(module, MultiHead)]
 
 
 def head_parameters(model: nn.Module) -> Iterable[nn.Parameter]:
-    """The parameters of all heads of all tasks."""
+    """Yield the parameters of all heads."""
     for multi_head in heads_of(model):
         yield from multi_head.heads.parameters()
 
 
 def other_head_parameters(model: nn.Module, tasks: Collection[int]) -> Iterable[nn.Parameter]:
-    """The parameters of all heads but those of some tasks, and of what those share with others."""
+    """Return the parameters of the heads that do not belong to the given tasks, without those shared with them."""
     own = {id(parameter) for multi in heads_of(model) for task in tasks for parameter in multi.heads[task].parameters()}
     return (parameter for parameter in head_parameters(model) if id(parameter) not in own)

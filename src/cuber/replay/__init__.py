@@ -1,7 +1,7 @@
-"""Samples of old tasks, kept for replay: chosen fairly, stored in as few bytes as they can be had back from."""
+"""Replay memory: samples of earlier tasks, chosen by reservoir sampling and stored without loss in few bytes."""
 
 from cuber.replay.memory import Drawn, EpisodicMemory, mixture
-from cuber.replay.quantized import Column
+from cuber.replay.quantized import QuantizedTensor
 from cuber.replay.reservoir import Reservoir, Sample, check_alike
 
-__all__ = ["Column", "Drawn", "EpisodicMemory", "Reservoir", "Sample", "check_alike", "mixture"]
+__all__ = ["Drawn", "EpisodicMemory", "QuantizedTensor", "Reservoir", "Sample", "check_alike", "mixture"]

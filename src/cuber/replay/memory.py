@@ -1,7 +1,8 @@
-"""The episodic memory: samples of old tasks, each with its task, to be drawn from at every step."""
+"""The episodic memory: stored samples of earlier tasks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,40 +12,45 @@ from torch import Tensor
 
 from cuber.core import batches
 from cuber.core.batches import Batch
-from cuber.replay.quantized import Column
-from cuber.replay.reservoir import Sample, put_together
+from cuber.replay.quantized import QuantizedTensor
+from cuber.replay.reservoir import Sample, join_batch
 
 Drawn = list[tuple[int, Batch]]
-"""Tasks, and a batch of samples for each; a task whose samples are of several shapes may come several times."""
+"""Batches with their tasks; a task whose samples differ in shape has several."""
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """Samples of one task that are of one shape."""
+    """Samples of one task with the same shapes; ``rest`` is what they share, see `split_batch`."""
 
     task: int
-    columns: list[Column]
+    tensors: list[QuantizedTensor]
     rest: Batch
-    """What the samples share: see ``take_apart``."""
+
+    @classmethod
+    def of(cls, task: int, samples: list[Sample]) -> Episode:
+        columns = zip(*(sample.rows for sample in samples), strict=True)
+        rest = batches.map_tensors(samples[0].rest, torch.clone)
+        return cls(task, [QuantizedTensor.of(torch.cat(rows)) for rows in columns], rest)
 
     def __len__(self) -> int:
-        return len(self.columns[0].codes)
+        return len(self.tensors[0].codes)
 
     def batch(self, index: Tensor) -> Batch:
-        return put_together((column.rows(index) for column in self.columns), self.rest)
+        return join_batch((tensor.rows(index) for tensor in self.tensors), self.rest)
 
     def only(self, index: Tensor) -> Episode:
-        return Episode(self.task, [column.only(index) for column in self.columns], self.rest)
+        return Episode(self.task, [tensor.only(index) for tensor in self.tensors], self.rest)
 
     @property
     def nbytes(self) -> int:
         constants: list[int] = []
         batches.map_tensors(self.rest, lambda tensor: constants.append(tensor.nbytes))
-        return sum(column.nbytes for column in self.columns) + sum(constants)
+        return sum(tensor.nbytes for tensor in self.tensors) + sum(constants)
 
 
 class EpisodicMemory:
-    """Samples in the order of their tasks; they are counted through, from 0 to ``len(memory) - 1``."""
+    """Samples in the order of their tasks, numbered from 0 to ``len(memory) - 1``. Methods return new memories."""
 
     def __init__(self, episodes: Sequence[Episode] = ()) -> None:
         self.episodes = [episode for episode in episodes if len(episode)]
@@ -54,69 +60,59 @@ class EpisodicMemory:
 
     @property
     def sizes(self) -> dict[int, int]:
-        """Task -> how many of its samples are kept."""
-        sizes: dict[int, int] = {}
+        """Number of samples of each task."""
+        sizes: Counter[int] = Counter()
         for episode in self.episodes:
-            sizes[episode.task] = sizes.get(episode.task, 0) + len(episode)
-        return sizes
+            sizes[episode.task] += len(episode)
+        return dict(sizes)
 
     @property
     def nbytes(self) -> int:
-        """Codes, tables, labels and all."""
         return sum(episode.nbytes for episode in self.episodes)
 
     def add(self, task: int, samples: Sequence[Sample]) -> EpisodicMemory:
-        """The memory with a task's samples added."""
+        """Add samples of a task."""
         by_shape: dict[tuple[Any, ...], list[Sample]] = {}
         for sample in samples:
             by_shape.setdefault(tuple((row.shape, row.dtype) for row in sample.rows), []).append(sample)
-        return EpisodicMemory([*self.episodes, *(_episode(task, alike) for alike in by_shape.values())])
+        return EpisodicMemory([*self.episodes, *(Episode.of(task, alike) for alike in by_shape.values())])
 
     def only(self, samples: Sequence[int]) -> EpisodicMemory:
-        """The memory of some samples, by their numbers in ascending order."""
+        """Keep only the samples with the given numbers, in ascending order."""
         numbers = torch.tensor(samples, dtype=torch.long)
-        return EpisodicMemory([episode.only(index) for episode, index in self._split(numbers)])
+        return EpisodicMemory([episode.only(index) for episode, index in self._locate(numbers)])
 
     def limit(self, task: int, count: int, generator: torch.Generator) -> EpisodicMemory:
-        """The memory with at most ``count`` samples of a task, left by chance."""
+        """Keep at most ``count`` random samples of a task, and all samples of the others."""
         owners = [episode.task for episode in self.episodes for _ in range(len(episode))]
         own = [number for number, owner in enumerate(owners) if owner == task]
         dropped = {own[position] for position in torch.randperm(len(own), generator=generator)[count:].tolist()}
         return self.only([number for number in range(len(self)) if number not in dropped])
 
     def draw(self, count: int, generator: torch.Generator) -> Drawn:
-        """So many different samples of all tasks, all of them where there are fewer."""
+        """Draw ``count`` samples without replacement, or all if there are fewer."""
         samples = torch.randperm(len(self), generator=generator)[:count].sort().values
-        return [(episode.task, episode.batch(index)) for episode, index in self._split(samples) if len(index)]
+        return [(episode.task, episode.batch(index)) for episode, index in self._locate(samples) if len(index)]
 
-    def _split(self, samples: Tensor) -> list[tuple[Episode, Tensor]]:
-        """Where the samples of these numbers lie: positions in each episode."""
+    def _locate(self, samples: Tensor) -> list[tuple[Episode, Tensor]]:
+        """Return the positions of samples in each episode."""
         ends = torch.tensor([len(episode) for episode in self.episodes], dtype=torch.long).cumsum(0)
-        parts = samples.tensor_split(torch.searchsorted(samples, ends)[:-1])
+        groups = samples.tensor_split(torch.searchsorted(samples, ends)[:-1])
         begins = [0, *ends.tolist()]
-        return [(episode, part - begin) for episode, part, begin in zip(self.episodes, parts, begins, strict=False)]
+        return [(episode, group - begin) for episode, group, begin in zip(self.episodes, groups, begins, strict=False)]
 
     def to_plain(self) -> list[dict[str, Any]]:
         """Return the memory as plain values and tensors."""
-        return [
-            {"task": episode.task, "columns": [column.state() for column in episode.columns], "rest": episode.rest}
-            for episode in self.episodes
-        ]
+        return [{"task": e.task, "tensors": [t.state() for t in e.tensors], "rest": e.rest} for e in self.episodes]
 
     @classmethod
     def from_plain(cls, plain: Sequence[dict[str, Any]], device: torch.device | None = None) -> EpisodicMemory:
         """Return the memory that ``to_plain()`` described; its samples stay on their device."""
-        return cls([Episode(e["task"], [Column(*column) for column in e["columns"]], e["rest"]) for e in plain])
-
-
-def _episode(task: int, samples: list[Sample]) -> Episode:
-    columns = zip(*(sample.rows for sample in samples), strict=True)
-    rest = batches.map_tensors(samples[0].rest, torch.clone)
-    return Episode(task, [Column.of(torch.cat(rows)) for rows in columns], rest)
+        return cls([Episode(e["task"], [QuantizedTensor(*t) for t in e["tensors"]], e["rest"]) for e in plain])
 
 
 def mixture(drawn: Drawn) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Inputs, targets and tasks of all samples drawn as one batch; None where they do not make one."""
+    """Concatenate batches ``(x, y)`` to inputs, targets and tasks; None if their types or shapes do not allow it."""
     shapes = set()
     for _, batch in drawn:
         if not (isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(t, Tensor) for t in batch)):

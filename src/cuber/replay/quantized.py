@@ -1,6 +1,6 @@
-"""Tensors of few different values, kept as one byte for each and a table of the values: nothing is lost.
+"""Lossless quantization: tensors with few different values, stored as uint8 codes and a table of the values.
 
-Images that were bytes once have at most 256 values in each channel, however a loader has normalized them.
+8-bit images have at most 256 values per channel, whatever normalization a loader has applied.
 """
 
 from __future__ import annotations
@@ -11,42 +11,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CODES = 256
-"""What a byte can tell apart."""
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes per number -> whole numbers with the same bits: these know -0.0 from 0.0, and one NaN from another."""
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integer dtype by element size: the same bits as integers distinguish -0.0 from 0.0, and keep NaN."""
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
-    """One tensor, a row for each sample, in as few bytes as it can be had back from, bit for bit.
+class QuantizedTensor:
+    """A tensor with one row per sample that can be restored bit by bit.
 
-    >>> column = Column.of(torch.randint(256, (100, 3, 8, 8)) / 255)
-    >>> column.codes.dtype, column.rows(torch.tensor([5, 7])).shape
+    ``codes`` are positions in the table, or the values themselves if ``table`` is None. The table is ``1 x values``,
+    or ``channels x values`` if each channel (dimension 1) has its own.
+
+    >>> images = QuantizedTensor.of(torch.randint(256, (100, 3, 8, 8)) / 255)
+    >>> images.codes.dtype, images.rows(torch.tensor([5, 7])).shape
     (torch.uint8, torch.Size([2, 3, 8, 8]))
     """
 
     codes: Tensor
-    """Positions in the table, or the values themselves where there is none."""
     table: Tensor | None
-    """1 x values, or channels x values where each channel (dimension 1) has its own."""
 
     @classmethod
-    def of(cls, values: Tensor) -> Column:
-        """The column that takes the least room."""
+    def of(cls, values: Tensor) -> QuantizedTensor:
+        """Quantize a tensor with one table or one per channel, or leave it as it is if that takes fewer bytes."""
         candidates = [cls(values, None)]
-        bits = values.view(BITS[values.element_size()]) if values.element_size() in BITS else None
-        if bits is not None and values.element_size() > 1 and values.numel():
+        if values.element_size() in (2, 4, 8) and values.numel():
+            bits = values.view(INTEGERS[values.element_size()])
             for channels in [bits[:, None], bits] if bits.dim() > 1 else [bits[:, None]]:
-                coded = _code(channels)
-                if coded is not None:
-                    codes, table = coded
+                quantized = _quantize(channels)
+                if quantized is not None:
+                    codes, table = quantized
                     candidates.append(cls(codes.reshape(values.shape), table.view(values.dtype)))
                     break
-        return min(candidates, key=lambda column: column.nbytes)
+        return min(candidates, key=lambda candidate: candidate.nbytes)
 
     def rows(self, index: Tensor) -> Tensor:
-        """The values of some rows."""
+        """Return the values of some rows."""
         codes = self.codes.index_select(0, index.to(self.codes.device))
         if self.table is None:
             return codes
@@ -55,26 +54,26 @@ class Column:
         channel = torch.arange(len(self.table), device=codes.device)
         return self.table[channel.view(1, -1, *[1] * (codes.dim() - 2)), codes.long()]
 
-    def only(self, index: Tensor) -> Column:
-        """The column of some rows."""
-        return Column(self.codes.index_select(0, index.to(self.codes.device)), self.table)
+    def only(self, index: Tensor) -> QuantizedTensor:
+        """Return the quantized tensor of some rows."""
+        return QuantizedTensor(self.codes.index_select(0, index.to(self.codes.device)), self.table)
 
     @property
     def nbytes(self) -> int:
         return self.codes.nbytes + (0 if self.table is None else self.table.nbytes)
 
     def state(self) -> list[Any]:
+        """Return the constructor's arguments."""
         return [self.codes, self.table]
 
 
-def _code(bits: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Codes and table of samples x channels x ..., None where a channel has more values than a byte can tell apart."""
+def _quantize(bits: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return codes and table of a ``samples x channels x ...`` tensor; None if a channel has over 256 values."""
     tables, codes = [], []
     for channel in bits.unbind(1):
         values, positions = channel.unique(return_inverse=True)
-        if len(values) > CODES:
+        if len(values) > 256:
             return None
         tables.append(values)
         codes.append(positions.to(torch.uint8))
-    table = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
-    return torch.stack(codes, dim=1), table
+    return torch.stack(codes, dim=1), torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)

@@ -10,17 +10,17 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
-from cuber.datasets import Status, Verdict
-from cuber.datasets.catalogue import INCOMPLETE, MISSING, PRESENT, RIGHT, UNKNOWN, WRONG
+from cuber.datasets import FileCheck, Status
+from cuber.datasets.loading import INCOMPLETE, MISMATCH, MISSING, OK, PRESENT, UNKNOWN
 
-COLOURS = {PRESENT: "green", INCOMPLETE: "yellow", MISSING: "red", RIGHT: "green", WRONG: "red", UNKNOWN: "yellow"}
+COLOURS = {PRESENT: "green", INCOMPLETE: "yellow", MISSING: "red", OK: "green", MISMATCH: "red", UNKNOWN: "yellow"}
 
 
 def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> None:
     """Print one row for each set, and below it what is missing; places are given below the data directory."""
     console.print(Text(f"in {root}  (another: --data-dir or CUBER_DATA)", style="dim"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("set", "state", "size", "where", "licence"):
+    for heading in ("set", "state", "size", "where", "license"):
         table.add_column(heading, overflow="fold")
     for status in statuses:
         source = status.source
@@ -35,20 +35,20 @@ def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> N
         state = Text(status.state, style=COLOURS[status.state])
         if status.layout:
             state.append(f"\n{status.layout}", style="dim")
-        table.add_row(Text(source.name, style="bold"), state, megabytes(size), where, Text(source.licence))
+        table.add_row(Text(source.name, style="bold"), state, megabytes(size), where, Text(source.license))
     console.print(table)
 
 
-def show_verdicts(name: str, verdicts: Iterable[Verdict], console: Console) -> bool:
+def show_verdicts(name: str, verdicts: Iterable[FileCheck], console: Console) -> bool:
     """Print each file's verdict as it comes, those without a checksum as a number; whether all is well."""
     unknown, all_right = 0, True
     for verdict in verdicts:
         if verdict.state == UNKNOWN:
             unknown += 1
             continue
-        all_right = all_right and verdict.state == RIGHT
+        all_right = all_right and verdict.state == OK
         line = Text.assemble(f"{name}  ", (verdict.state, COLOURS[verdict.state]), f"  {verdict.path}")
-        if verdict.state == WRONG:
+        if verdict.state == MISMATCH:
             line.append(f"  (md5 {verdict.actual}, official {verdict.expected})")
         console.print(line, soft_wrap=True)
     if unknown:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from cuber.core.encoding import spelled
+from cuber.core.encoding import encodable
 from cuber.report.table import Column, Table
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 def show_comparison(comparison: Comparison, console: Console) -> None:
     """Print the tables with their notes, and the runs without a result."""
     for table in comparison.tables:
-        console.print(Text(spelled(table.caption, console.encoding), style="bold"))
+        console.print(Text(encodable(table.caption, console.encoding), style="bold"))
         console.print(_terminal_table(table, console))
         for note in table.notes:
             console.print(Text(f"note: {note}", style="yellow"))
@@ -50,7 +50,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
 
 def _terminal_table(table: Table, console: Console) -> TerminalTable:
     """Two spaces between columns, or one where words would be broken otherwise."""
-    rows = [[spelled(text, console.encoding) for text in row] for row in table.texts()]
+    rows = [[encodable(text, console.encoding) for text in row] for row in table.texts()]
     widths = [_width(column, cells) for column, *cells in zip(table.columns, *rows, strict=True)]
     gap = 2 if sum(widths) + 2 * len(widths) <= console.width else 1
     shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))

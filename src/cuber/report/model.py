@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cuber import metrics
-from cuber.core.formatting import counted
+from cuber.core.formatting import pluralize
 from cuber.datasets import OFFICIAL_SIZE
 from cuber.report import statistics
 
@@ -227,7 +227,7 @@ class Group:
 def _machine(machine: Mapping[str, Any]) -> str:
     versions = [f"{name} {machine[name]}" for name in ("cuber", "torch", "python") if name in machine]
     place = [str(machine[name]) for name in ("system", "processor", "device") if name in machine]
-    threads = [counted(machine["threads"], "thread")] if machine.get("threads") is not None else []
+    threads = [pluralize(machine["threads"], "thread")] if machine.get("threads") is not None else []
     return ", ".join([*versions, *place, *threads])
 
 

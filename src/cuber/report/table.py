@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuber.core.formatting import numeral
+from cuber.core.formatting import format_number
 from cuber.report.model import Estimate, Variant
 from cuber.report.typography import estimate_text, typeset
 
@@ -105,7 +105,7 @@ def setting(name: str) -> Column:
 
 def number(heading: str, name: str, form: str = ".2f") -> Column:
     """A column of numbers in a Python format."""
-    return Column(heading, name, lambda value: numeral(value, form))
+    return Column(heading, name, lambda value: format_number(value, form))
 
 
 def estimate(heading: str, name: str, form: str = ".2f") -> Column:
@@ -123,7 +123,7 @@ def interval(heading: str, name: str, form: str = "+.2f") -> Column:
     def parts(value: tuple[float, float] | None) -> dict[str, Any]:
         return dict(zip(("_low", "_high"), value or (None, None), strict=True))
 
-    return Column(heading, name, lambda ends: f"[{', '.join(numeral(end, form) for end in ends)}]", parts)
+    return Column(heading, name, lambda ends: f"[{', '.join(format_number(end, form) for end in ends)}]", parts)
 
 
 def probability(heading: str, name: str) -> Column:
@@ -134,7 +134,7 @@ def probability(heading: str, name: str) -> Column:
 def change(value: float, form: str = "+.1f") -> Cell:
     """A change of an accuracy, marked as gain or loss where it is visible with one decimal."""
     mark = "gain" if value >= VISIBLE else "loss" if value <= -VISIBLE else ""
-    return Cell(typeset(numeral(value, form)), mark)
+    return Cell(typeset(format_number(value, form)), mark)
 
 
 VISIBLE = 0.05

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuber import metrics
-from cuber.core.formatting import numeral
+from cuber.core.formatting import format_number
 from cuber.report.live import Job
 from cuber.report.table import VISIBLE
 from cuber.report.typography import NO_BREAK, memory_text
@@ -59,7 +59,7 @@ def show_summary(result: Result, console: Console) -> None:
 
 def _figures(matrix: metrics.Matrix) -> str:
     bwt, forgetting = metrics.backward_transfer(matrix), metrics.forgetting(matrix)
-    change = "-" if bwt is None else numeral(bwt, "+.2f")
+    change = "-" if bwt is None else format_number(bwt, "+.2f")
     lost = "-" if forgetting is None else f"{forgetting:.2f}"
     return f"ACC {metrics.average_accuracy(matrix):.2f} %  BWT {change}  forgetting {lost}"
 
@@ -106,7 +106,7 @@ def _accuracy(value: float | None, own: float | None = None) -> Text:
 
 def _change(value: float | None, own: float) -> Text:
     change = 0.0 if value is None else value - own
-    return Text(f"{numeral(change, '+.1f')} ", style=_style(change))
+    return Text(f"{format_number(change, '+.1f')} ", style=_style(change))
 
 
 def _style(change: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cuber.core.formatting import counted
+from cuber.core.formatting import pluralize
 from cuber.report import statistics
 from cuber.report.model import MISSING, Group, Variant
 from cuber.report.plots import Marks, add_legend, make_panels
@@ -146,7 +146,7 @@ def _conditions_text(one: Conditions | None, lr: float) -> str:
     if one is None:
         return MISSING
     steps = steps_covered(one, lr)
-    covered = f", {counted(steps, 'step')}" if steps else ""
+    covered = f", {pluralize(steps, 'step')}" if steps else ""
     cosine, asked, ratio = number_text(one["cosine"], "+.2f"), number_text(one["eps2"]), number_text(one["ratio"])
     return f"{cosine} of {asked}, ratio {ratio}{covered}"
 

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cuber.core.encoding import spelled
+from cuber.core.encoding import encodable
 from cuber.report.plots import evenly
 from cuber.report.style import AREAS, DASHES, LIGHT, SERIES, WIDTH
 from cuber.report.typography import number
 
 if TYPE_CHECKING:
-    from cuber.theory.sweep import Station, Sweep
+    from cuber.theory.sweep import AngleResult, Sweep
 
 NOTICEABLE = 1e-5
 """Relative gains below this count as no change."""
@@ -39,7 +39,7 @@ STRIP = 0.045
 
 def show_sweep(sweep: Sweep, console: Console) -> None:
     """Print the table of a sweep and its summary."""
-    first = sweep.stations[0].tasks
+    first = sweep.results[0].tasks
     title = f"Rule 2 against rule 1 ({sweep.kind}, seed {sweep.seed}, {sweep.steps} steps)"
     console.print(Text(title, style="bold"))
     console.print(sweep_table(sweep, console.encoding))
@@ -53,11 +53,11 @@ def sweep_table(sweep: Sweep, encoding: str) -> Table:
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)
     for title in HEADINGS:
         table.add_column(title, justify="right", no_wrap=True)
-    for station in sweep.stations:
+    for station in sweep.results:
         tasks, correlation = station.tasks, station.theorem_1.condition("positive correlation")
         theorems = (station.theorem_1, station.theorem_2_1, station.theorem_2_2, station.theorem_2_2_sharper)
         table.add_row(
-            spelled(f"{station.degrees:.0f}°", encoding),
+            encodable(f"{station.degrees:.0f}°", encoding),
             number(tasks.ratio),
             number(tasks.cosine, "+.2f"),
             number(correlation.asked) if correlation.asked <= 1 else "> 1",
@@ -82,10 +82,10 @@ def sentences(sweep: Sweep) -> list[str]:
     ]
 
 
-def _counted(sweep: Sweep, won: Callable[[Station], bool], predicted: Callable[[Station], bool]) -> str:
-    winners = [station for station in sweep.stations if won(station)]
+def _counted(sweep: Sweep, won: Callable[[AngleResult], bool], predicted: Callable[[AngleResult], bool]) -> str:
+    winners = [station for station in sweep.results if won(station)]
     unpredicted = sum(not predicted(station) for station in winners)
-    return f"{len(winners)} of {len(sweep.stations)} angles, {unpredicted} of them not predicted by a theorem"
+    return f"{len(winners)} of {len(sweep.results)} angles, {unpredicted} of them not predicted by a theorem"
 
 
 def _gain(share: float) -> Text:
@@ -101,11 +101,11 @@ def sweep_figure(sweep: Sweep) -> Figure:
     figure = Figure((WIDTH, 6.2), layout="constrained")
     grid = figure.add_gridspec(3, 12)
     above = [figure.add_subplot(grid[0, 4 * place : 4 * place + 4]) for place in range(3)]
-    _conditions(above[0], sweep.stations)
-    _gains(above[1], sweep.stations, "advantage", {"theorem 1 (1)": "theorem_1", "theorem 2 (1)": "theorem_2_1"})
+    _conditions(above[0], sweep.results)
+    _gains(above[1], sweep.results, "advantage", {"theorem 1 (1)": "theorem_1", "theorem 2 (1)": "theorem_2_1"})
     _gains(
         above[2],
-        sweep.stations,
+        sweep.results,
         "backward_transfer",
         {"theorem 2 (2)": "theorem_2_2", "sharper": "theorem_2_2_sharper"},
     )
@@ -115,7 +115,7 @@ def sweep_figure(sweep: Sweep) -> Figure:
         axes.set_xlim(-10, 190)
         axes.set_xticks([0, 45, 90, 135, 180])
         axes.set_xlabel("angle between the tasks (degrees)")
-    chosen = [sweep.stations[place] for place in evenly(len(sweep.stations), SHOWN)]
+    chosen = [sweep.results[place] for place in evenly(len(sweep.results), SHOWN)]
     width = 12 // len(chosen)
     for place, station in enumerate(chosen):
         columns = slice(width * place, width * place + width)
@@ -134,7 +134,7 @@ def sweep_figure(sweep: Sweep) -> Figure:
     return figure
 
 
-def _conditions(axes: Axes, stations: Sequence[Station]) -> None:
+def _conditions(axes: Axes, stations: Sequence[AngleResult]) -> None:
     angles = [station.degrees for station in stations]
     ratios, cosines = ([getattr(s.tasks, name) for s in stations] for name in ("ratio", "cosine"))
     asked = [min(s.theorem_1.condition("positive correlation").asked, 1.05) for s in stations]
@@ -148,7 +148,7 @@ def _conditions(axes: Axes, stations: Sequence[Station]) -> None:
     axes.legend(loc="lower left", fontsize=6.5, handlelength=1.8, borderaxespad=0.1, labelspacing=0.2)
 
 
-def _gains(axes: Axes, stations: Sequence[Station], gain: str, theorems: Mapping[str, str]) -> None:
+def _gains(axes: Axes, stations: Sequence[AngleResult], gain: str, theorems: Mapping[str, str]) -> None:
     """A gain over the angle, with strips where theorems hold."""
     angles, gains = [s.degrees for s in stations], [100 * getattr(s, gain) for s in stations]
     axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8)
@@ -168,7 +168,7 @@ def _gains(axes: Axes, stations: Sequence[Station], gain: str, theorems: Mapping
         axes.text(0.99, y, name, fontsize=6.5, ha="right", **in_axes)
 
 
-def _losses(axes: Axes, station: Station, task: str, *, bounded: bool) -> None:
+def _losses(axes: Axes, station: AngleResult, task: str, *, bounded: bool) -> None:
     """Losses of both rules over the steps, in percent of the first, with the theorem's bound."""
     by_rule_1, by_rule_2 = (getattr(rule, f"{task}_losses") for rule in (station.by_rule_1, station.by_rule_2))
     percent = 100 / by_rule_2[0] if by_rule_2[0] else 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cuber.core.formatting import numeral
+from cuber.core.formatting import format_number
 from cuber.report.model import MISSING, Estimate
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -16,7 +16,7 @@ def number(value: float | None, form: str = ".2f") -> str:
     >>> number(-1.234), number(0.5, "+.1f"), number(-0.001, "+.2f"), number(None)
     ('−1.23', '+0.5', '0.00', '–')
     """
-    return MISSING if value is None else typeset(numeral(value, form))
+    return MISSING if value is None else typeset(format_number(value, form))
 
 
 def typeset(text: str) -> str:
@@ -35,7 +35,7 @@ def estimate_text(estimate: Estimate, form: str = ".2f") -> str:
     ('99.50±0.25', '+0.5')
     """
     deviation = "" if estimate.deviation is None else f"±{estimate.deviation:{form.lstrip('+')}}"
-    return estimate.printed or numeral(estimate.mean, form) + deviation
+    return estimate.printed or format_number(estimate.mean, form) + deviation
 
 
 def seeds_text(seeds: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cuber import metrics
-from cuber.core.formatting import counted, numeral
+from cuber.core.formatting import pluralize, format_number
 from cuber.errors import CuberError
 from cuber.runs.files import write_atomically
 
@@ -144,8 +144,8 @@ class Result:
         return path
 
     def __repr__(self) -> str:
-        bwt = "" if self.bwt is None else f", BWT {numeral(self.bwt, '+.2f')}"
-        stream = f"{self.benchmark}, {counted(len(metrics.diagonal(self.accuracy)), 'task')}"
+        bwt = "" if self.bwt is None else f", BWT {format_number(self.bwt, '+.2f')}"
+        stream = f"{self.benchmark}, {pluralize(len(metrics.diagonal(self.accuracy)), 'task')}"
         return f"Result({self.method} on {stream}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
 
 

@@ -1,15 +1,16 @@
-"""Where tasks come from: ``Task`` and ``Stream``, and one file per family of benchmarks."""
+"""Tasks, streams of tasks, and the benchmark streams."""
 
-from cuber.streams.batching import FixedLoader, ShuffledLoader
-from cuber.streams.cifar100 import overlap_cifar100, split_cifar100
+from cuber.streams.builders import stream_by_classes, stream_by_domains, stream_by_files
 from cuber.streams.digits import overlap_digits, permuted_digits, split_digits
-from cuber.streams.five_datasets import five_datasets
-from cuber.streams.images import ImageSplit, Transform
-from cuber.streams.joint import JointSplit
-from cuber.streams.miniimagenet import split_miniimagenet
-from cuber.streams.own import stream_by_classes, stream_by_domains, stream_by_files
-from cuber.streams.permuted_mnist import permuted_mnist
-from cuber.streams.splits import DatasetSplit, Split, TensorSplit
+from cuber.streams.loaders import FixedLoader, JointSplit, ShuffledLoader
+from cuber.streams.paper_streams import (
+    five_datasets,
+    overlap_cifar100,
+    permuted_mnist,
+    split_cifar100,
+    split_miniimagenet,
+)
+from cuber.streams.splits import DatasetSplit, ImageSplit, Split, TensorSplit, Transform
 from cuber.streams.task import Stream, Task
 
 __all__ = [

@@ -1,24 +1,25 @@
-"""One part of a task's data (training, validation or test), whatever it was given as."""
+"""Splits: the training, validation or test samples of a task, from tensors, image arrays or a torch Dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from cuber.errors import CuberError
-from cuber.streams.images import ImageSplit
 
 Data = Any
-"""What a part may be given as: ``(x, y)`` of tensors or arrays, a torch Dataset of such pairs, or a part."""
+"""Accepted by :func:`as_split`: ``(x, y)`` of tensors or arrays, a torch Dataset of such pairs, or a split."""
 
 
 class TensorSplit:
-    """Inputs and labels in memory; batches are slices, with no Python per sample."""
+    """Inputs and labels in memory."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x = x
@@ -29,40 +30,109 @@ class TensorSplit:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """Shape of one input."""
         return tuple(self.x.shape[1:])
 
     def subset(self, indices: Tensor) -> TensorSplit:
-        """The samples at ``indices``, in that order."""
+        """Return the samples at ``indices``, in that order."""
         return TensorSplit(self.x[indices], self.y[indices])
 
     def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """A batch for each chunk of indices."""
-        x, y = self.x, self.y
+        """Yield a batch for each chunk of indices."""
         for chunk in chunks:
-            yield for_network(x.index_select(0, chunk)), y.index_select(0, chunk)
+            yield scale_bytes(self.x.index_select(0, chunk)), self.y.index_select(0, chunk)
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """Convert uint8 images, (N, H, W) or (N, H, W, C), to normalized float tensors (N, C, H, W).
+
+    Args:
+        mean: Mean of each channel, for pixels in [0, 1] and after padding.
+        std: Standard deviation of each channel.
+        padding: Number of black pixels to add on each side.
+        channels: Number of times to repeat the channel of a grayscale image.
+        order: Permutation of the pixels; the result is then (N, pixels).
+
+    >>> Transform(mean=(0.5,), std=(0.5,))(np.full((1, 2, 2), 255, np.uint8)).tolist()
+    [[[[1.0, 1.0], [1.0, 1.0]]]]
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    padding: int = 0
+    channels: int | None = None
+    order: Tensor | None = None
+
+    def __call__(self, images: np.ndarray) -> Tensor:
+        x = torch.from_numpy(images)
+        if self.order is not None:
+            x = x.flatten(1).index_select(1, self.order)
+        else:
+            x = x.unsqueeze(1) if x.dim() == 3 else x.permute(0, 3, 1, 2)
+        if self.padding:
+            x = functional.pad(x, (self.padding,) * 4)
+        x = x.to(torch.float32, memory_format=torch.contiguous_format)
+        if len(self.mean) == 1:  # scalars are faster than tensors for small batches
+            x.mul_(1 / (255 * self.std[0])).add_(-self.mean[0] / self.std[0])
+        else:
+            mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+            x.div_(255 * std).sub_(mean / std)
+        return x if self.channels is None else x.expand(-1, self.channels, -1, -1).contiguous()
+
+    def shape(self, images: np.ndarray) -> tuple[int, ...]:
+        """Return the shape of one transformed image."""
+        return tuple(self(np.zeros((1, *images.shape[1:]), np.uint8)).shape[1:])
+
+
+class ImageSplit:
+    """Rows of a uint8 image array, usually memory-mapped, that are read and transformed batch by batch."""
+
+    def __init__(self, images: np.ndarray, rows: Tensor, y: Tensor, transform: Transform) -> None:
+        self.images = np.asarray(images)  # a view that indexes faster than a numpy.memmap
+        self.rows = rows
+        self.y = y
+        self.transform = transform
+        if len(rows) != len(y):
+            raise CuberError(f"{len(rows)} images but {len(y)} labels")
+        self.shape = transform.shape(self.images)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def subset(self, indices: Tensor) -> ImageSplit:
+        """Return the samples at ``indices``, in that order, without copying images."""
+        return ImageSplit(self.images, self.rows[indices], self.y[indices], self.transform)
+
+    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a batch for each chunk of indices."""
+        for chunk in chunks:
+            rows = self.rows.index_select(0, chunk)
+            yield self.transform(self.images[rows.numpy()]), self.y.index_select(0, chunk)
 
 
 class DatasetSplit:
-    """A torch Dataset of ``(x, label)`` pairs, checked as its batches come."""
+    """A torch Dataset of ``(x, label)`` pairs, whose samples are checked when they are read.
+
+    ``where`` starts error messages; :class:`Task` sets ``classes``.
+    """
 
     def __init__(self, dataset: Dataset[Any], where: str, classes: int = 0) -> None:
         self.dataset = dataset
         self.where = where
         self.classes = classes
-        """Set by the task that it becomes a part of."""
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
     def subset(self, indices: Tensor) -> DatasetSplit:
-        """The samples at ``indices``, in that order."""
+        """Return the samples at ``indices``, in that order."""
         return DatasetSplit(Subset(self.dataset, indices.tolist()), self.where, self.classes)
 
     def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """A batch for each chunk of indices."""
+        """Yield a batch for each chunk of indices."""
         indices = [chunk.tolist() for chunk in chunks]
-        # Its own generator: a DataLoader without one draws from the global one each time that it is iterated.
+        # Without a generator of its own, a DataLoader draws from the global one at each iteration.
         yield from DataLoader(self.dataset, batch_sampler=indices, collate_fn=self._collate, generator=generator)
 
     def _collate(self, samples: list[Any]) -> tuple[Tensor, Tensor]:
@@ -78,52 +148,48 @@ class DatasetSplit:
         _check_finite(x, self.where)
         y = _labels(y, self.where)
         check_labels(y, self.classes, self.where)
-        return for_network(x), y
+        return scale_bytes(x), y
 
 
 Split = TensorSplit | ImageSplit | DatasetSplit
 
 
-def as_part(data: Data, where: str) -> Split:
-    """The part that ``data`` describes; ``where`` begins every complaint about it."""
+def as_split(data: Data, where: str) -> Split:
+    """Convert data to a split and check it; ``where`` starts every error message."""
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
     if isinstance(data, Split):
-        part: Split = data
+        split: Split = data
     elif isinstance(data, Dataset):
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             raise CuberError(f"{where}: the Dataset has no length; give one that can be indexed")
-        part = DatasetSplit(data, where)
+        split = DatasetSplit(data, where)
     elif isinstance(data, tuple | list) and len(data) == 2:
-        part = TensorSplit(_inputs(data[0], where), _labels(data[1], where))
-        if part.x.dim() == 0 or len(part.x) != len(part.y):
-            raise CuberError(f"{where}: {len(part.x) if part.x.dim() else 1} inputs but {len(part.y)} labels")
-        _check_finite(part.x, where)
+        x, y = _tensor(data[0], where, "inputs"), _labels(data[1], where)
+        if x.is_complex() or x.dtype == torch.bool:
+            raise CuberError(f"{where}: inputs of type {str(x.dtype).removeprefix('torch.')} are not numbers")
+        if x.dim() == 0 or len(x) != len(y):
+            raise CuberError(f"{where}: {len(x) if x.dim() else 1} inputs but {len(y)} labels")
+        _check_finite(x, where)
+        split = TensorSplit(x, y)
     else:
         raise CuberError(f"{where}: give (x, y) or a torch Dataset, not a {type(data).__name__}")
-    if len(part) == 0:
+    if len(split) == 0:
         raise CuberError(f"{where}: there are no samples in it")
-    return part
+    return split
 
 
 def check_labels(y: Tensor, classes: int, where: str) -> None:
-    """Raise a sentence unless every label is one of ``range(classes)``."""
+    """Raise :class:`CuberError` unless every label is in ``range(classes)``."""
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         wrong = low if low < 0 else high
         raise CuberError(f"{where}: label {wrong} is not one of the {classes} classes 0 to {classes - 1}")
 
 
-def for_network(x: Tensor) -> Tensor:
-    """Images kept as bytes become numbers from 0 to 1 on their way to the network; all else is as it was given."""
+def scale_bytes(x: Tensor) -> Tensor:
+    """Convert uint8 inputs to floats in [0, 1]; return others unchanged."""
     return x.float().div_(255) if x.dtype == torch.uint8 else x
-
-
-def _inputs(x: Any, where: str) -> Tensor:
-    x = _tensor(x, where, "inputs")
-    if x.is_complex() or x.dtype == torch.bool:
-        raise CuberError(f"{where}: inputs of type {str(x.dtype).removeprefix('torch.')} are not numbers")
-    return x
 
 
 def _labels(y: Any, where: str) -> Tensor:
@@ -140,7 +206,7 @@ def _tensor(values: Any, where: str, what: str) -> Tensor:
         return values.detach()
     try:
         array = np.asarray(values)
-        # numpy's numbers are double by default, not by intention; a tensor's type is taken as meant.
+        # numpy's default dtype is float64, so convert it; the dtype of a tensor is kept.
         array = array.astype(np.float32) if array.dtype == np.float64 else array
         return torch.from_numpy(np.require(array, requirements=["C", "W"]))
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Tasks, and streams of them: what is to be learnt, in which order."""
+"""Tasks and streams of tasks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from cuber.core.formatting import counted
+from cuber.core.formatting import pluralize
 from cuber.errors import CuberError
-from cuber.streams.splits import Data, DatasetSplit, Split, as_part, check_labels
+from cuber.streams.splits import Data, DatasetSplit, Split, as_split, check_labels
 
 
 class Task:
-    """Something to learn: training and test data, perhaps validation data, with labels in ``range(classes)``.
+    """Training and test data, optional validation data, with labels in ``range(classes)``.
 
-    Each part is ``(x, y)``, tensors or numpy arrays, or a torch Dataset; bytes (uint8) are divided by 255 on their way
-    to the network.
+    Args:
+        name: Shown in results and error messages.
+        train: ``(x, y)`` of tensors or numpy arrays, or a torch Dataset of such pairs. uint8 inputs are divided by 255.
+        test: Test data.
+        validation: Validation data, used for early stopping.
+        classes: Number of classes (default: the largest label plus 1; required for a Dataset).
+        notes: Remarks on the data, such as samples left out, that results repeat.
 
     >>> Task("two points", train=(torch.eye(2), [0, 1]), test=(torch.eye(2), [0, 1]), classes=2)
     Task('two points': 2 training, 0 validation, 2 test samples, 2 classes)
@@ -33,14 +38,13 @@ class Task:
     ) -> None:
         self.name = name
         self.notes = tuple(notes)
-        """What a result should say about its data: that some was left out, or is not as it should be."""
-        self.train = as_part(train, f"task '{name}', training part")
-        self.test = as_part(test, f"task '{name}', test part")
-        self.validation = None if validation is None else as_part(validation, f"task '{name}', validation part")
+        self.train = as_split(train, f"task '{name}', training split")
+        self.test = as_split(test, f"task '{name}', test split")
+        self.validation = None if validation is None else as_split(validation, f"task '{name}', validation split")
         self.classes = self._check(classes)
 
     def split(self, fraction: float, generator: torch.Generator) -> Task:
-        """The same task with a random ``fraction`` of its training part held out as its validation part."""
+        """Return the task with a random ``fraction`` of its training samples held out for validation."""
         if not 0 < fraction < 1:
             raise CuberError(f"task '{self.name}': the fraction to hold out must be between 0 and 1, not {fraction}")
         count = len(self.train)
@@ -52,40 +56,43 @@ class Task:
         return self._with(train, self.test, validation)
 
     def shrink(self, train: int | None, test: int | None, generator: torch.Generator) -> Task:
-        """The same task with at most so many random samples; as much less to validate with, but one per class."""
+        """Return the task with at most ``train`` and ``test`` random samples.
 
-        def some(part: Split, count: int | None) -> Split:
-            if count is None or count >= len(part):
-                return part
-            return part.subset(torch.randperm(len(part), generator=generator)[:count])
+        The validation split shrinks by the same factor as the training split, but keeps one sample per class.
+        """
+
+        def sample(split: Split, count: int | None) -> Split:
+            if count is None or count >= len(split):
+                return split
+            return split.subset(torch.randperm(len(split), generator=generator)[:count])
 
         validation = self.validation
         if validation is not None and train is not None:
-            validation = some(validation, max(self.classes, round(len(validation) * train / len(self.train))))
-        return self._with(some(self.train, train), some(self.test, test), validation)
+            validation = sample(validation, max(self.classes, round(len(validation) * train / len(self.train))))
+        return self._with(sample(self.train, train), sample(self.test, test), validation)
 
     def _with(self, train: Split, test: Split, validation: Split | None) -> Task:
         return Task(self.name, train, test, validation, classes=self.classes, notes=self.notes)
 
     def _check(self, classes: int | None) -> int:
-        """How many classes there are; raises a sentence unless the parts have them, and go together."""
-        parts = {"training": self.train, "validation": self.validation, "test": self.test}
-        given = {f"task '{self.name}', {kind} part": part for kind, part in parts.items() if part is not None}
-        labelled = {where: part for where, part in given.items() if not isinstance(part, DatasetSplit)}
+        """Return the number of classes; raise CuberError if the labels or the shapes of the splits do not match."""
+        splits = {"training": self.train, "validation": self.validation, "test": self.test}
+        given = {f"task '{self.name}', {kind} split": split for kind, split in splits.items() if split is not None}
+        labeled = {where: split for where, split in given.items() if not isinstance(split, DatasetSplit)}
         if classes is None:
-            if len(labelled) < len(given):
-                raise CuberError(f"task '{self.name}': a Dataset does not tell its classes, say Task(..., classes=10)")
-            classes = 1 + max(int(part.y.max()) for part in labelled.values())
+            if len(labeled) < len(given):
+                raise CuberError(f"task '{self.name}': a Dataset has no number of classes; give Task(..., classes=10)")
+            classes = 1 + max(int(split.y.max()) for split in labeled.values())
         if not isinstance(classes, int) or classes < 1:
             raise CuberError(f"task '{self.name}': classes must be a whole number of at least 1, not {classes!r}")
-        shape = next((part.shape for part in labelled.values()), ())
-        for where, part in given.items():
-            if isinstance(part, DatasetSplit):
-                part.classes = classes
+        shape = next((split.shape for split in labeled.values()), ())
+        for where, split in given.items():
+            if isinstance(split, DatasetSplit):
+                split.classes = classes
                 continue
-            check_labels(part.y, classes, where)
-            if part.shape != shape:
-                raise CuberError(f"{where}: its inputs are of shape {part.shape}, others of {shape}")
+            check_labels(split.y, classes, where)
+            if split.shape != shape:
+                raise CuberError(f"{where}: its inputs are of shape {split.shape}, others of {shape}")
         return classes
 
     def __repr__(self) -> str:
@@ -95,10 +102,13 @@ class Task:
 
 
 class Stream:
-    """Tasks in the order in which they are learnt.
+    """Tasks in the order in which they are learned.
 
-    ``shared_head``: all tasks have the same classes and share one output layer; otherwise each has a head of its own.
-    ``notes`` are about the stream as a whole, as those of a task are about its data.
+    Args:
+        name: Shown in results and error messages.
+        tasks: The tasks.
+        shared_head: Whether all tasks have the same classes and share one output layer; else each has its own head.
+        notes: Remarks on the stream that results repeat.
     """
 
     def __init__(
@@ -121,17 +131,17 @@ class Stream:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a result should say about the data, those of the tasks included."""
+        """Notes on the stream and on each of its tasks."""
         return (*self._notes, *(f"{task.name}: {note}" for task in self.tasks for note in task.notes))
 
     def first(self, count: int) -> Stream:
-        """The stream of the first ``count`` tasks."""
+        """Return the stream of the first ``count`` tasks."""
         if not 1 <= count <= len(self):
             raise CuberError(f"{self.name} has {len(self)} tasks: choose 1 to {len(self)}, not {count}")
         return self._with(self.tasks[:count], *([f"only {count} of {len(self)} tasks"] if count < len(self) else []))
 
     def shrink(self, train: int | None = None, test: int | None = None, seed: int = 0) -> Stream:
-        """The stream of the same tasks with at most so many samples each for training and for testing."""
+        """Return the stream with at most ``train`` training and ``test`` test samples per task, chosen by the seed."""
         notes = []
         for count, kind, sizes in (
             (train, "training", [len(task.train) for task in self.tasks]),
@@ -140,19 +150,17 @@ class Stream:
             if count is not None and count < 1:
                 raise CuberError(f"a task needs at least 1 {kind} sample, not {count}")
             if count is not None and count < max(sizes):
-                notes.append(f"only {counted(count, f'{kind} sample')} per task")
+                notes.append(f"only {pluralize(count, f'{kind} sample')} per task")
         generator = torch.Generator().manual_seed(seed)
-        tasks = [task.shrink(train, test, generator) for task in self.tasks]
-        return self._with(tasks, *notes)
+        return self._with([task.shrink(train, test, generator) for task in self.tasks], *notes)
 
     def split(self, fraction: float, seed: int = 0) -> Stream:
-        """The stream in which every task has a validation part, held out of its training part where it had none."""
+        """Return the stream with a ``fraction`` of the training samples held out in tasks without validation data."""
         generator = torch.Generator().manual_seed(seed)
-        tasks = [task if task.validation is not None else task.split(fraction, generator) for task in self.tasks]
-        return self._with(tasks)
+        return self._with(task.split(fraction, generator) if task.validation is None else task for task in self.tasks)
 
-    def noting(self, *notes: str) -> Stream:
-        """The stream with more for a result to say about it."""
+    def with_notes(self, *notes: str) -> Stream:
+        """Return the stream with more notes."""
         return self._with(self.tasks, *notes)
 
     def _with(self, tasks: Iterable[Task], *notes: str) -> Stream:

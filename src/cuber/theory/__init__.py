@@ -1,4 +1,4 @@
-"""The paper's definitions and theorems, computed: what they ask for, whether it is there, and what follows.
+"""The definitions and theorems of the paper, computed: conditions, whether they hold, and the resulting bounds.
 
 >>> tasks = draw("least-squares", degrees=30, seed=0)
 >>> path = follow(rule_2, tasks, step_size=0.9 * largest_step(tasks, steps=10), steps=10)
@@ -7,17 +7,8 @@
 """
 
 from cuber.theory.definitions import positive_correlation, sufficient_projection
-from cuber.theory.losses import (
-    Constant,
-    Loss,
-    estimated,
-    largest_curvature,
-    least_squares,
-    logistic,
-    power_iteration,
-)
+from cuber.theory.losses import Constant, Loss, estimated, largest_curvature, least_squares, logistic, power_iteration
 from cuber.theory.random_tasks import draw
-from cuber.theory.rules import Path, TwoTasks, follow, rule_1, rule_2
 from cuber.theory.theorems import (
     Condition,
     Theorem,
@@ -28,13 +19,14 @@ from cuber.theory.theorems import (
     rule_2_beats_rule_1,
     theorems,
 )
+from cuber.theory.two_tasks import Trajectory, TwoTasks, follow, rule_1, rule_2
 
 __all__ = [
     "Condition",
     "Constant",
     "Loss",
-    "Path",
     "Theorem",
+    "Trajectory",
     "TwoTasks",
     "draw",
     "estimated",

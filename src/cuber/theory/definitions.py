@@ -1,7 +1,6 @@
-"""Definitions 1 and 2: how a new task's gradient stands to an old task.
+"""Definitions 1 and 2: how the gradient of a new task relates to an old task.
 
-Each answers with the largest epsilon for which the definition holds, so that ``>= eps1`` and ``>= eps2`` are the
-definitions themselves. The arithmetic is the learner's own.
+Each function returns the largest epsilon for which the definition holds, computed as the CUBER learner computes it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,11 @@ from cuber.subspace import Pool, PrunedGradient
 
 
 def sufficient_projection(gradient: Tensor, basis: Tensor) -> float:
-    """Definition 1: ``||proj_S(g)|| / ||g||``, for the subspace that the orthonormal columns of ``basis`` span.
+    """Definition 1: return ``||proj_S(g)|| / ||g||``.
+
+    Args:
+        gradient: Gradient of the new task, ``out x d``.
+        basis: Orthonormal basis of the old task's input subspace S, ``d x rank``.
 
     >>> round(sufficient_projection(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0], [0.0]])), 6)
     0.6
@@ -26,7 +29,7 @@ def sufficient_projection(gradient: Tensor, basis: Tensor) -> float:
 
 
 def positive_correlation(g_old: Tensor | PrunedGradient, g_new: Tensor) -> float:
-    """Definition 2: the cosine between the gradient that an old task ended with and the new task's first.
+    """Definition 2: return the cosine between the last gradient of the old task and the first of the new one.
 
     >>> round(positive_correlation(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 4.0])), 6)
     0.6
@@ -39,9 +42,5 @@ def positive_correlation(g_old: Tensor | PrunedGradient, g_new: Tensor) -> float
 
 
 def shape(tensor: Tensor) -> str:
-    """For a sentence.
-
-    >>> shape(torch.zeros(2, 3))
-    '2 x 3'
-    """
+    """Format a shape, such as ``2 x 3``, for error messages."""
     return " x ".join(map(str, tensor.shape)) or "a number"

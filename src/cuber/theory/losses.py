@@ -1,6 +1,6 @@
-"""Losses with the constants that the theorems ask for: proven where they can be, estimated elsewhere, and labelled.
+"""Losses with the constants that the theorems need, either proven or estimated.
 
-A weight is ``out x d`` as everywhere; inputs are ``n x d``, so a task's gradient lies in the span of its inputs.
+A weight is ``out x d`` and inputs are ``n x d``, so the gradient of a task lies in the span of its inputs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-ENOUGH = 1e-6
-FEWEST_PRODUCTS, MOST_PRODUCTS = 20, 100
-"""Power iteration may stand still for a while before the largest eigenvalue takes over."""
+MAX_ITERATIONS = 100
+
+Value = Callable[[Tensor], Tensor]
+"""A loss as a function of the weight."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A Lipschitz or smoothness constant, and whether it is proven or only estimated from some points.
+    """A Lipschitz or smoothness constant, and whether it is proven (``exact``) or estimated.
 
     >>> str(Constant(0.25, exact=True)), str(Constant(3.14159, exact=False))
     ('0.25 (exact)', '3.14 (estimated)')
@@ -34,13 +35,17 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """A function of the weights and what is known of it.
+    """A loss and its constants.
 
-    ``smoothness`` bounds how fast the gradient changes, ``lipschitz`` the gradient itself; a convex loss needs no
-    ``lipschitz``, as gradient descent never raises the norm of its gradient.
+    Args:
+        value: The loss as a function of the weight.
+        smoothness: Lipschitz constant of the gradient.
+        lipschitz: Bound on the norm of the gradient. Not needed if the loss is convex, because gradient descent then
+            never increases the norm of its gradient.
+        convex: Whether the loss is convex.
     """
 
-    value: Callable[[Tensor], Tensor]
+    value: Value
     smoothness: Constant
     lipschitz: Constant | None = None
     convex: bool = False
@@ -49,71 +54,70 @@ class Loss:
         return float(self.value(weight))
 
     def gradient(self, weight: Tensor) -> Tensor:
-        """By automatic differentiation."""
+        """Return the gradient at a weight."""
         return gradient(self.value, weight)
 
 
-def gradient(value: Callable[[Tensor], Tensor], weight: Tensor) -> Tensor:
-    """Of a function of the weights, at some."""
+def gradient(value: Value, weight: Tensor) -> Tensor:
+    """Return the gradient of a function at a weight."""
     at = weight.detach().requires_grad_()
-    (found,) = torch.autograd.grad(value(at), at)
-    return found
-
-
-# Exact
+    return torch.autograd.grad(value(at), at)[0]
 
 
 def least_squares(inputs: Tensor, targets: Tensor) -> Loss:
-    """Half the mean squared error of a linear model: a convex quadratic."""
+    """Return half the mean squared error of a linear model, with proven constants."""
     value = lambda weight: (inputs @ weight.T - targets).square().sum(1).mean() / 2  # noqa: E731
-    return Loss(value, Constant(_largest_energy(inputs), exact=True), convex=True)
+    return Loss(value, Constant(_largest_eigenvalue(inputs), exact=True), convex=True)
 
 
 def logistic(inputs: Tensor, labels: Tensor) -> Loss:
-    """Logistic regression, with labels -1 and 1."""
+    """Return the loss of logistic regression with labels -1 and 1, with proven constants."""
     value = lambda weight: functional.softplus(-labels * (inputs @ weight.T)).mean()  # noqa: E731
-    steepest = Constant(float(inputs.norm(dim=1).mean()), exact=True)
-    return Loss(value, Constant(_largest_energy(inputs) / 4, exact=True), steepest, convex=True)
+    lipschitz = Constant(float(inputs.norm(dim=1).mean()), exact=True)
+    return Loss(value, Constant(_largest_eigenvalue(inputs) / 4, exact=True), lipschitz, convex=True)
 
 
-def _largest_energy(inputs: Tensor) -> float:
-    """The largest eigenvalue of the inputs' second moments."""
+def _largest_eigenvalue(inputs: Tensor) -> float:
+    """Return the largest eigenvalue of the second-moment matrix of the inputs."""
     return float(torch.linalg.matrix_norm(inputs, 2) ** 2) / len(inputs)
 
 
-# Estimated
+def estimated(value: Value, points: Sequence[Tensor]) -> Loss:
+    """Return a loss whose constants are the largest curvature and gradient norm at some points.
 
-
-def estimated(value: Callable[[Tensor], Tensor], points: Sequence[Tensor]) -> Loss:
-    """A loss of which nothing is known: the largest curvature and gradient at some points. Elsewhere may be larger."""
+    They are lower bounds of the true constants.
+    """
     curvature = max(largest_curvature(value, point) for point in points)
     steepest = max(float(gradient(value, point).norm()) for point in points)
     return Loss(value, Constant(curvature, exact=False), Constant(steepest, exact=False))
 
 
-def largest_curvature(value: Callable[[Tensor], Tensor], weight: Tensor) -> float:
-    """The largest eigenvalue of the Hessian in absolute value, by power iteration on Hessian-vector products."""
+def largest_curvature(value: Value, weight: Tensor) -> float:
+    """Return the largest absolute eigenvalue of the Hessian, by power iteration on Hessian-vector products."""
     at = weight.detach().requires_grad_()
     (slope,) = torch.autograd.grad(value(at), at, create_graph=True)
-    if not slope.requires_grad:  # linear in the weights
+    if not slope.requires_grad:  # linear in the weight
         return 0.0
     return power_iteration(lambda v: torch.autograd.grad(slope, at, v, retain_graph=True)[0], weight)
 
 
 def power_iteration(
-    product: Callable[[Tensor], Tensor], like: Tensor, enough: float = ENOUGH, fewest: int = FEWEST_PRODUCTS
+    product: Callable[[Tensor], Tensor], like: Tensor, tolerance: float = 1e-6, min_iterations: int = 20
 ) -> float:
-    """The largest absolute eigenvalue of a symmetric matrix that is known by its products; from below.
+    """Estimate the largest absolute eigenvalue of a symmetric matrix from below.
 
-    It ends, after ``fewest`` products at the earliest, when the estimate changes by less than the share ``enough``.
-    The first vector is drawn from a generator of its own: nobody else's random numbers change.
+    Args:
+        product: Multiplies the matrix by a vector.
+        like: Tensor with the shape, dtype and device of a vector.
+        tolerance: Relative change of the estimate below which the iteration stops.
+        min_iterations: Number of products before it may stop: the estimate may stall before it converges.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)  # leaves the global random state unchanged
     vector = torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
     largest = 0.0
-    for count in range(1, MOST_PRODUCTS + 1):
+    for count in range(1, MAX_ITERATIONS + 1):
         vector = product(vector / vector.norm())
         before, largest = largest, float(vector.norm())
-        if not largest or (count >= fewest and abs(largest - before) <= enough * largest):
+        if not largest or (count >= min_iterations and abs(largest - before) <= tolerance * largest):
             break
     return largest

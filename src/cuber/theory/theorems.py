@@ -1,6 +1,6 @@
-"""Theorems 1 and 2 on a path of rule 2: which of their conditions hold, by how much, and the bound that follows.
+"""Theorems 1 and 2 on a path of rule 2: their conditions, the margins, and the bounds.
 
-The conditions are those that the proofs need; docs/theory.md says where the printed ones are not enough, or too many.
+The conditions are those that the proofs need; docs/theory.md lists the differences from the printed ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cuber.theory.rules import Path, TwoTasks
 from cuber.theory.thresholds import (
     largest_backward_step,
     largest_joint_step,
@@ -19,11 +18,12 @@ from cuber.theory.thresholds import (
     smallest_eps2,
     smallest_gamma,
 )
+from cuber.theory.two_tasks import Trajectory, TwoTasks
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a theorem asks of a number, and what the number is."""
+    """A condition on a number: ``found >= at_least`` or ``found < below``, whichever limit is given."""
 
     name: str
     found: float
@@ -32,13 +32,14 @@ class Condition:
 
     @property
     def asked(self) -> float:
+        """The limit."""
         limit = self.below if self.at_least is None else self.at_least
         assert limit is not None, "a condition has one limit or the other"
         return limit
 
     @property
     def margin(self) -> float:
-        """By how much it holds; negative where it fails."""
+        """Distance from the limit; negative if the condition fails."""
         return self.asked - self.found if self.at_least is None else self.found - self.asked
 
     @property
@@ -52,7 +53,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Theorem:
-    """A theorem's conditions, and the bound that they buy: ``quantity <= sum of the terms``."""
+    """The conditions of a theorem and its bound: ``quantity <= sum of the terms``."""
 
     name: str
     conditions: list[Condition]
@@ -61,7 +62,7 @@ class Theorem:
 
     @property
     def holds(self) -> bool:
-        """Whether all conditions do; else the bound is only a number."""
+        """Whether all conditions hold; if not, the bound is not proven."""
         return all(condition.holds for condition in self.conditions)
 
     @property
@@ -69,7 +70,7 @@ class Theorem:
         return sum(self.terms.values())
 
     def condition(self, name: str) -> Condition:
-        """One of the conditions."""
+        """Return a condition by its name."""
         return next(condition for condition in self.conditions if condition.name == name)
 
     def __str__(self) -> str:
@@ -78,15 +79,15 @@ class Theorem:
         return "\n  ".join(lines)
 
 
-def joint_loss_falls(path: Path) -> Theorem:
-    """Theorem 1 (1), what its proof shows: every step of rule 2 lowers the joint loss. Convexity is not needed."""
+def joint_loss_falls(path: Trajectory) -> Theorem:
+    """Theorem 1 (1), as its proof shows it: every step of rule 2 decreases the joint loss. Needs no convexity."""
     alpha, H, energy = path.step_size, path.tasks.H.value, sum(norm**2 for norm in path.norms)
     terms = {"descent": -alpha / 2 * energy, "curvature": alpha**2 * H / 2 * energy}
     return Theorem("1 (1)", [*_step_conditions(path), _correlation(path)], "F(w_K) - F(w_0)", terms)
 
 
-def joint_gradient_is_small(path: Path) -> Theorem:
-    """Theorem 1 (2): a bound on the smallest gradient of the joint loss. Definition 2 is not needed."""
+def joint_gradient_is_small(path: Trajectory) -> Theorem:
+    """Theorem 1 (2): a bound on the smallest gradient norm of the joint loss. Does not need definition 2."""
     tasks, old = path.tasks, float(path.tasks.g_old.norm())
     terms = {
         "progress": 2 / (path.step_size * path.steps) * (tasks.joint(tasks.start) - tasks.lowest),
@@ -96,8 +97,8 @@ def joint_gradient_is_small(path: Path) -> Theorem:
     return Theorem("1 (2)", _step_conditions(path), "min ||grad F(w_k)||^2", terms)
 
 
-def rule_2_beats_rule_1(path: Path) -> Theorem:
-    """Theorem 2 (1): after one step from the start, the joint loss is lower by rule 2 than by rule 1."""
+def rule_2_beats_rule_1(path: Trajectory) -> Theorem:
+    """Theorem 2 (1): after one step from w0, rule 2 has a lower joint loss than rule 1."""
     tasks, alpha, H = path.tasks, path.step_size, path.tasks.H.value
     energy = float(tasks.g_new.norm()) ** 2
     terms = {
@@ -109,86 +110,75 @@ def rule_2_beats_rule_1(path: Path) -> Theorem:
     return Theorem("2 (1)", conditions, "F(rule 2) - F(rule 1)", terms)
 
 
-def old_loss_is_kept(path: Path, eps2: float | None = None, *, sharper: bool = False) -> Theorem:
-    """Theorem 2 (2): all steps of rule 2 together do not raise the old task's loss.
+def old_loss_is_kept(path: Trajectory, eps2: float | None = None, *, sharper: bool = False) -> Theorem:
+    """Theorem 2 (2): K steps of rule 2 do not increase the old task's loss.
 
-    ``eps2`` is what the learner demands of each step's cosine; else the least that the path has. ``sharper`` bounds the
-    way walked by the sum of its steps, ``||sum g2||^2 <= (sum ||g2||)^2``, where the paper has ``k sum ||g2||^2``.
+    Args:
+        path: A path of rule 2.
+        eps2: Cosine that is required at every step (default: the smallest one of the path).
+        sharper: Whether to bound the length of the path by ``||sum g2||^2 <= (sum ||g2||)^2`` instead of the paper's
+            ``||sum g2||^2 <= K sum ||g2||^2``.
     """
-    tasks, alpha, k = path.tasks, path.step_size, path.steps
+    tasks, alpha = path.tasks, path.step_size
     old, H = float(tasks.g_old.norm()), tasks.H.value
     least = min(path.cosines)
-    demanded = least if eps2 is None else eps2
-    energy = sum(norm**2 for norm in path.norms)
-    terms = {
-        "agreement": -alpha * demanded * old * sum(path.norms),
-        "curvature": alpha**2 * H / 4 * (sum(path.norms) ** 2 if sharper else path.steps * energy),
-    }
-    largest = (sharper_backward_step if sharper else largest_backward_step)(demanded, H, tasks.B.value, k, old)
+    required = least if eps2 is None else eps2
+    length = sum(path.norms) ** 2 if sharper else path.steps * sum(norm**2 for norm in path.norms)
+    terms = {"agreement": -alpha * required * old * sum(path.norms), "curvature": alpha**2 * H / 4 * length}
+    threshold = sharper_backward_step if sharper else largest_backward_step
     conditions = [
-        Condition("step size", alpha, below=largest),
-        _steepness(path),
-        Condition("positive correlation at every step", least, at_least=demanded),
+        Condition("step size", alpha, below=threshold(required, H, tasks.B.value, path.steps, old)),
+        _lipschitz(path),
+        Condition("positive correlation at every step", least, at_least=required),
     ]
     return Theorem("2 (2), sharper" if sharper else "2 (2)", conditions, "L1(w_K) - L1(w_0)", terms)
 
 
-def theorems(path: Path) -> list[Theorem]:
-    """All that there are, the last one sharpened."""
-    return [
-        joint_loss_falls(path),
-        joint_gradient_is_small(path),
-        rule_2_beats_rule_1(path),
-        old_loss_is_kept(path),
-        old_loss_is_kept(path, sharper=True),
-    ]
+def theorems(path: Trajectory) -> list[Theorem]:
+    """Return all theorems on a path of rule 2, the last one also in its sharper form."""
+    statements = [joint_loss_falls, joint_gradient_is_small, rule_2_beats_rule_1, old_loss_is_kept]
+    return [*(statement(path) for statement in statements), old_loss_is_kept(path, sharper=True)]
 
 
 def largest_step(tasks: TwoTasks, steps: int) -> float:
-    """The step size that theorem 1 must stay below for so many steps; 0 where it admits none."""
+    """Return the step size that theorem 1 must stay below for ``steps`` steps, or 0 if it admits none."""
     old, new = float(tasks.g_old.norm()), float(tasks.g_new.norm())
     return largest_joint_step(tasks.cosine, tasks.H.value, tasks.B.value, steps, old, new)
 
 
-# Bounds over the steps, for figures
-
-
-def joint_loss_bounds(path: Path) -> list[float]:
-    """What theorem 1 (1) says of the joint loss after 0, 1, ... steps."""
+def joint_loss_bounds(path: Trajectory) -> list[float]:
+    """Return the bounds of theorem 1 (1) on the joint loss after 0, 1, ... steps."""
     alpha, H = path.step_size, path.tasks.H.value
     changes = [-alpha / 2 * (1 - alpha * H) * norm**2 for norm in path.norms]
     return list(accumulate(changes, initial=path.joint_losses[0]))
 
 
-def old_loss_bounds(path: Path) -> list[float]:
-    """What theorem 2 (2), sharpened, says of the old task's loss after 0, 1, ... steps."""
+def old_loss_bounds(path: Trajectory) -> list[float]:
+    """Return the bounds of the sharper theorem 2 (2) on the old task's loss after 0, 1, ... steps."""
     alpha, old, H = path.step_size, float(path.tasks.g_old.norm()), path.tasks.H.value
     so_far = zip(accumulate(path.cosines, min), accumulate(path.norms), strict=True)
     changes = [-alpha * least * old * length + alpha**2 * H / 4 * length**2 for least, length in so_far]
     return [path.old_losses[0] + change for change in (0.0, *changes)]
 
 
-# Conditions that theorems share
-
-
-def _gamma(path: Path) -> float:
+def _gamma(path: Trajectory) -> float:
     tasks = path.tasks
     return smallest_gamma(path.step_size, tasks.H.value, tasks.B.value, path.steps, float(tasks.g_old.norm()))
 
 
-def _step_conditions(path: Path) -> list[Condition]:
+def _step_conditions(path: Trajectory) -> list[Condition]:
     return [
         Condition("step size", path.step_size, below=largest_smooth_step(path.tasks.H.value)),
         Condition("gamma", _gamma(path), below=1.0),
-        _steepness(path),
+        _lipschitz(path),
     ]
 
 
-def _steepness(path: Path) -> Condition:
-    """Whether B is what it is said to be, along this path: it may be estimated, or the steps too long for a proof."""
+def _lipschitz(path: Trajectory) -> Condition:
+    """Check B along the path: it may be estimated, or the steps too long for its proof."""
     return Condition("Lipschitz constant", path.tasks.B.value, at_least=max(path.norms))
 
 
-def _correlation(path: Path) -> Condition:
+def _correlation(path: Trajectory) -> Condition:
     old, new = float(path.tasks.g_old.norm()), float(path.tasks.g_new.norm())
     return Condition("positive correlation", path.tasks.cosine, at_least=smallest_eps2(_gamma(path), old, new))

@@ -1,7 +1,7 @@
-"""The thresholds of theorems 1 and 2, as printed: plain numbers in, plain numbers out.
+"""The thresholds of theorems 1 and 2, as printed, as functions of plain numbers.
 
-The paper's letters: each loss is ``H/2``-smooth (so the joint loss is H-smooth) and B-Lipschitz, alpha is the step
-size, K the number of steps, ``old`` and ``new`` are the norms of g1(w0) and g2(w0), gamma in (0, 1) is ours to choose.
+The paper's notation: each loss is ``H/2``-smooth (so the joint loss is H-smooth) and B-Lipschitz, alpha is the step
+size, K the number of steps, ``old`` and ``new`` are the norms of g1(w0) and g2(w0), and gamma in (0, 1) is free.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 
 def smallest_gamma(alpha: float, H: float, B: float, K: int, old: float) -> float:
-    """The gamma that just admits a step size: ``alpha = gamma ||g1|| / (H B K)``. It must come out below 1.
+    """Return the smallest gamma that admits a step size, ``alpha H B K / ||g1||``; it must be below 1.
 
     >>> smallest_gamma(alpha=0.01, H=2, B=1, K=10, old=0.5), smallest_gamma(alpha=0.01, H=2, B=1, K=10, old=0)
     (0.4, inf)
@@ -19,7 +19,7 @@ def smallest_gamma(alpha: float, H: float, B: float, K: int, old: float) -> floa
 
 
 def smallest_eps2(gamma: float, old: float, new: float) -> float:
-    """What theorems 1 and 2 (1) ask of the cosine: ``(2 + gamma^2) ||g1|| / (4 ||g2||)``.
+    """Return the cosine that theorems 1 and 2 (1) require: ``(2 + gamma^2) ||g1|| / (4 ||g2||)``.
 
     >>> smallest_eps2(gamma=0, old=1, new=2), smallest_eps2(gamma=1, old=1, new=0)
     (0.25, inf)
@@ -28,7 +28,7 @@ def smallest_eps2(gamma: float, old: float, new: float) -> float:
 
 
 def smallest_eps1(alpha: float, H: float) -> float:
-    """What theorem 2 (1) asks of the projection: ``sqrt((1 + 2 alpha H) / (2 + alpha H))``, from 0.71 up to 1.
+    """Return the ratio that theorem 2 (1) requires: ``sqrt((1 + 2 alpha H) / (2 + alpha H))``, at least 0.71.
 
     >>> round(smallest_eps1(alpha=0, H=1), 3), smallest_eps1(alpha=1, H=1)
     (0.707, 1.0)
@@ -37,7 +37,7 @@ def smallest_eps1(alpha: float, H: float) -> float:
 
 
 def largest_gamma(cosine: float, old: float, new: float) -> float | None:
-    """The gamma for which the cosine is just enough, at most 1; None where it is enough for none.
+    """Return the largest gamma, at most 1, for which a cosine is sufficient; None if there is none.
 
     >>> largest_gamma(0.5625, old=1, new=1), largest_gamma(0.9, old=1, new=1), largest_gamma(0.4, old=1, new=1)
     (0.5, 1.0, None)
@@ -49,7 +49,7 @@ def largest_gamma(cosine: float, old: float, new: float) -> float | None:
 
 
 def largest_smooth_step(H: float) -> float:
-    """``1 / H``, which steps must stay below in any case; what does not curve sets no limit.
+    """Return ``1 / H``, a limit in all theorems; infinity for losses without curvature.
 
     >>> largest_smooth_step(4), largest_smooth_step(0)
     (0.25, inf)
@@ -58,7 +58,7 @@ def largest_smooth_step(H: float) -> float:
 
 
 def largest_joint_step(cosine: float, H: float, B: float, K: int, old: float, new: float) -> float:
-    """The step size that theorem 1 must stay below, ``min(1 / H, gamma ||g1|| / (H B K))``; 0 where it has none.
+    """Return the step size that theorem 1 must stay below, ``min(1 / H, gamma ||g1|| / (H B K))``; 0 if it admits none.
 
     >>> largest_joint_step(1.0, H=2, B=1, K=10, old=1, new=1), largest_joint_step(0.4, H=2, B=1, K=10, old=1, new=1)
     (0.05, 0.0)
@@ -68,7 +68,7 @@ def largest_joint_step(cosine: float, H: float, B: float, K: int, old: float, ne
 
 
 def largest_backward_step(eps2: float, H: float, B: float, k: int, old: float) -> float:
-    """The step size up to which theorem 2 (2) holds for k steps, ``4 eps2 ||g1|| / (H B k^1.5)``: none at eps2 = 0.
+    """Return the step size up to which theorem 2 (2) holds for k steps, ``4 eps2 ||g1|| / (H B k^1.5)``.
 
     >>> largest_backward_step(0.5, H=2, B=1, k=4, old=1), largest_backward_step(0.0, H=2, B=1, k=4, old=1)
     (0.125, 0.0)
@@ -77,7 +77,7 @@ def largest_backward_step(eps2: float, H: float, B: float, k: int, old: float) -
 
 
 def sharper_backward_step(eps2: float, H: float, B: float, k: int, old: float) -> float:
-    """The same with k in the place of k^1.5, which the proof gives if the steps' lengths are added up with more care.
+    """Return the same with k instead of k^1.5, which holds too: see ``sharper`` in theorems.old_loss_is_kept.
 
     >>> sharper_backward_step(0.5, H=2, B=1, k=4, old=1)
     0.25

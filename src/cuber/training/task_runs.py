@@ -53,7 +53,7 @@ def _single(stream: Stream, number: int, seed: int) -> TaskRun:
 def _joint(stream: Stream, seed: int) -> TaskRun:
     train = JointSplit([task.train for task in stream])
     validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
-    probes = validation or train.split(_probe(train, seed, 0))
+    probes = validation or train.subsets(_probe(train, seed, 0))
     return TaskRun(None, len(stream), "all tasks", train, probes, bool(validation))
 
 

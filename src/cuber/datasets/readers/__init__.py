@@ -1,4 +1,4 @@
-"""One file per format: each finds the layouts it knows and reads them block by block."""
+"""Readers, one module per file format."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ READERS: dict[str, Callable[[Source, Path], list[Layout]]] = {
 
 
 def find_layout(source: Source, root: Path) -> Layout | None:
-    """The first complete layout of a set below a data directory, else the one that lacks least, else None."""
+    """Return the layout of a dataset in a data directory with the fewest missing files, or None."""
     return min(READERS[source.name](source, root), key=lambda layout: len(layout.missing), default=None)

@@ -1,4 +1,4 @@
-"""The format of MNIST and Fashion-MNIST: a short header, then bytes; gzipped or not."""
+"""The idx format of MNIST and Fashion-MNIST, compressed or not."""
 
 from __future__ import annotations
 
@@ -12,32 +12,25 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from cuber.datasets.readers.layout import Block, Images, Layout, Notes, block, reading
+from cuber.datasets.readers.layout import SPLITS, Block, Images, Layout, Notes, block, reading
 from cuber.datasets.source import DamagedError, Source
 
-PREFIX = {"train": "train", "test": "t10k"}
+NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 UNSIGNED_BYTE = 0x08
-CHUNK = 1 << 20  # gzip makes as many bytes beside those it is to fill
+CHUNK = 1 << 20  # gzip allocates as much as it is asked for
 
 
 def layouts(source: Source, root: Path) -> list[Layout]:
-    """Every folder that holds some of the four files."""
+    """Return a layout for each folder that has some of the four files."""
     found = []
     for folder in (root / name for name in source.folders):
-        paths = {
-            (part, kind): _find(folder, f"{prefix}-{kind}")
-            for part, prefix in PREFIX.items()
-            for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
-        }
-        files = tuple(path for path in paths.values() if path.exists())
-        missing = tuple(path for path in paths.values() if not path.exists())
-        if files:
-            found.append(Layout("idx files", files, missing, partial(_read, source, paths)))
+        paths = [_find(folder, name) for name in NAMES]
+        found += Layout.find("idx files", paths, partial(_read, source, paths))
     return found
 
 
 def read_idx(path: Path, dimensions: int) -> Images:
-    """The array of unsigned bytes in an idx file."""
+    """Read the uint8 array of an idx file."""
     with cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
         header = file.read(4 + 4 * dimensions)
         if len(header) < 4 + 4 * dimensions:
@@ -59,15 +52,14 @@ def read_idx(path: Path, dimensions: int) -> Images:
 
 
 def _find(folder: Path, name: str) -> Path:
-    """The file in any of its spellings: first the one that is downloaded, which a damaged other must not hide."""
+    """Return the path of the file under any of its names; the downloaded one first, to take precedence."""
     old = name.replace("-idx", ".idx")
-    spellings = [folder / f"{name}.gz", folder / name, folder / f"{old}.gz", folder / old]
-    return next((path for path in spellings if path.exists()), spellings[0])
+    paths = [folder / f"{name}.gz", folder / name, folder / f"{old}.gz", folder / old]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
-def _read(source: Source, paths: dict[tuple[str, str], Path], notes: Notes) -> Iterator[Block]:
-    for part in PREFIX:
-        images_path, labels_path = paths[part, "images-idx3-ubyte"], paths[part, "labels-idx1-ubyte"]
+def _read(source: Source, paths: list[Path], notes: Notes) -> Iterator[Block]:
+    for split, images_path, labels_path in zip(SPLITS, paths[::2], paths[1::2], strict=True):
         with reading(source, images_path):
             images = read_idx(images_path, 3)
         with reading(source, labels_path):
@@ -75,5 +67,5 @@ def _read(source: Source, paths: dict[tuple[str, str], Path], notes: Notes) -> I
             if len(labels) != len(images):
                 raise DamagedError(f"does not belong to {images_path.name}: {len(labels)} labels, {len(images)} images")
         with reading(source, images_path):
-            whole = block(source, part, images, labels)
+            whole = block(source, split, images, labels)
         yield whole

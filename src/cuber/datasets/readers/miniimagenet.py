@@ -1,4 +1,4 @@
-"""miniImageNet in the three forms it is passed around in: class folders, csv files with a folder, cached pickles."""
+"""miniImageNet as class folders, as csv files with an image folder, or as cached pickles."""
 
 from __future__ import annotations
 
@@ -11,70 +11,69 @@ from typing import TypeVar
 
 import numpy as np
 
-from cuber.datasets.readers.images import Decoder, class_folders, image_files
-from cuber.datasets.readers.layout import Block, Layout, Notes, block, reading
+from cuber.datasets.readers.image_files import Decoder, class_folders, image_files
+from cuber.datasets.readers.layout import SPLITS, Block, Layout, Notes, block, reading
 from cuber.datasets.source import DamagedError, Source
-from cuber.datasets.unpickle import load_plain
+from cuber.datasets.unpickle import load_plain, text
 from cuber.errors import CuberError
 
 SUBSETS = ("train", "val", "test")
 Files = dict[str, dict[str, list[Path]]]
-"""The images of each class, for training and for testing."""
+"""Image files by class and split."""
 Item = TypeVar("Item")
 
 
 def layouts(source: Source, root: Path) -> list[Layout]:
-    """Every form that is there, in every folder the set is looked for."""
+    """Return all layouts in all folders that are searched."""
     places = [place for place in (root / name for name in source.folders) if place.is_dir()]
-    forms = [form(source, place) for place in places for form in (_pickles, _csv_files, _folders)]
-    return [layout for layout in forms if layout is not None]
+    return [layout for place in places for find in (_pickles, _csv_files, _folders) for layout in find(source, place)]
 
 
-def split(items: Sequence[Item]) -> dict[str, list[Item]]:
-    """The usual split of a class of 600 where none is given: the first 500 for training."""
+def split_class(items: Sequence[Item]) -> dict[str, list[Item]]:
+    """Split a class without an official split: 5 of 6 images (500 of 600) are for training."""
     count = len(items) * 5 // 6
     return {"train": list(items[:count]), "test": list(items[count:])}
 
 
-def _folders(source: Source, place: Path) -> Layout | None:
-    """``train/<class>/``, ``val/<class>/`` and ``test/<class>/``, or ``<class>/`` alone."""
+def _folders(source: Source, place: Path) -> list[Layout]:
+    """Find ``train/<class>/``, ``val/<class>/`` and ``test/<class>/``, or ``<class>/`` alone."""
     subsets = [place / name for name in SUBSETS if (place / name).is_dir()] or [place]
     if subsets == [place] and not any((place / name).is_dir() for name in source.classes):
-        return None
+        return []
     listed: dict[str, dict[str, list[Path]]] = defaultdict(dict)
     for subset in subsets:
         for name, folder in class_folders(source, subset).items():
             listed[name][subset.name] = image_files(folder)
-    # Few-shot learners' subsets have classes of their own; there, every class is split anew.
+    # The subsets of few-shot learning have different classes; then every class is split.
     shared = any({"train", "test"} <= set(by_subset) for by_subset in listed.values())
     files: Files = {}
     missing = [subsets[0] / name for name in source.classes if name not in listed]
     for name, by_subset in listed.items():
         if shared:
-            files[name] = {part: by_subset.get(part, []) for part in ("train", "test")}
-            missing += [place / part / name for part, paths in files[name].items() if not paths]
+            files[name] = {split: by_subset.get(split, []) for split in SPLITS}
+            missing += [place / split / name for split, paths in files[name].items() if not paths]
         else:
-            files[name] = split([path for paths in by_subset.values() for path in paths])
-    return _of_files(source, "class folders", files, missing)
+            files[name] = split_class([path for paths in by_subset.values() for path in paths])
+    return [_of_files(source, "class folders", files, missing)]
 
 
-def _csv_files(source: Source, place: Path) -> Layout | None:
-    """The split of Ravi and Larochelle: ``train.csv``, ``val.csv``, ``test.csv`` and a folder ``images``."""
+def _csv_files(source: Source, place: Path) -> list[Layout]:
+    """Find the split of Ravi and Larochelle: ``train.csv``, ``val.csv``, ``test.csv`` and a folder ``images``."""
     tables = [place / f"{name}.csv" for name in SUBSETS]
     present = [table for table in tables if table.exists()]
     if not present:
-        return None
+        return []
     folder = place / "images"
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    existing = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     listed: dict[str, list[Path]] = defaultdict(list)
     for table in present:
         with reading(source, table):
             for filename, name in _rows(source, table):
                 listed[name].append(folder / filename)
     missing = [table for table in tables if not table.exists()]
-    missing += [path for paths in listed.values() for path in paths if path.name not in there]
-    files = {name: split(paths) for name, paths in listed.items()}
-    return _of_files(source, "csv files and images", files, missing, present)
+    missing += [path for paths in listed.values() for path in paths if path.name not in existing]
+    files = {name: split_class(paths) for name, paths in listed.items()}
+    return [_of_files(source, "csv files and images", files, missing, present)]
 
 
 def _rows(source: Source, table: Path) -> Iterator[tuple[str, str]]:
@@ -87,7 +86,7 @@ def _rows(source: Source, table: Path) -> Iterator[tuple[str, str]]:
                 if name not in source.classes:
                     raise CuberError(
                         f"{source.name}: {table} names the class {name}, which is not one of its "
-                        f"{len(source.classes)} classes; {source.where_to_get(table)}"
+                        f"{len(source.classes)} classes; {source.advice(table)}"
                     )
                 yield filename, name
         except (csv.Error, UnicodeDecodeError) as error:
@@ -95,32 +94,31 @@ def _rows(source: Source, table: Path) -> Iterator[tuple[str, str]]:
 
 
 def _of_files(source: Source, title: str, files: Files, missing: Sequence[Path], tables: Sequence[Path] = ()) -> Layout:
-    gone = set(missing)
-    images = (path for parts in files.values() for paths in parts.values() for path in paths if path not in gone)
+    absent = set(missing)
+    images = (path for splits in files.values() for paths in splits.values() for path in paths if path not in absent)
     return Layout(title, (*tables, *images), tuple(missing), partial(_read_files, source, files))
 
 
 def _read_files(source: Source, files: Files, notes: Notes) -> Iterator[Block]:
     decoder = Decoder(source, resize=True)
     for label, name in enumerate(source.classes):
-        for part, paths in files[name].items():
+        for split, paths in files[name].items():
             with reading(source, paths[0].parent if paths else Path(name)):
-                images = [image for _, image in decoder.images(paths)]
+                images = list(decoder.images(paths))
                 if not images:
-                    raise DamagedError(f"has no {part} image of {name} that can be read")
-                some = block(source, part, np.stack(images), np.full(len(images), label))
+                    raise DamagedError(f"has no {split} image of {name} that can be read")
+                some = block(source, split, np.stack(images), np.full(len(images), label))
             yield some
     decoder.report(notes)
 
 
-def _pickles(source: Source, place: Path) -> Layout | None:
-    """The images of the three subsets as ``mini-imagenet-cache-{train,val,test}.pkl``."""
+def _pickles(source: Source, place: Path) -> list[Layout]:
+    """Find ``mini-imagenet-cache-{train,val,test}.pkl``."""
     paths = [place / f"mini-imagenet-cache-{name}.pkl" for name in SUBSETS]
-    other = place / "mini-imagenet-cache-validation.pkl"
-    paths = [other if path.name.endswith("-val.pkl") and other.exists() else path for path in paths]
-    present = tuple(path for path in paths if path.exists())
-    missing = tuple(path for path in paths if not path.exists())
-    return Layout("cached pickles", present, missing, partial(_read_pickles, source, paths)) if present else None
+    validation = place / "mini-imagenet-cache-validation.pkl"
+    if validation.exists():
+        paths[1] = validation
+    return Layout.find("cached pickles", paths, partial(_read_pickles, source, paths))
 
 
 def _read_pickles(source: Source, paths: Sequence[Path], notes: Notes) -> Iterator[Block]:
@@ -128,13 +126,13 @@ def _read_pickles(source: Source, paths: Sequence[Path], notes: Notes) -> Iterat
         with reading(source, path):
             with path.open("rb") as file:
                 content = load_plain(file)
-            named = {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+            named = {text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
             images, indices = named.get("image_data"), named.get("class_dict")
             if not isinstance(images, np.ndarray) or not isinstance(indices, dict):
                 raise DamagedError(f"is a pickle, but without image_data and class_dict (it has {sorted(named)})")
         for name, which in indices.items():
             with reading(source, path):
-                blocks = list(_class_blocks(source, images, _text(name), np.asarray(which)))
+                blocks = list(_class_blocks(source, images, text(name), np.asarray(which)))
             yield from blocks
 
 
@@ -143,9 +141,5 @@ def _class_blocks(source: Source, images: np.ndarray, name: str, which: np.ndarr
         raise DamagedError(f"names the class {name}, which is not one of its {len(source.classes)} classes")
     if which.ndim != 1 or which.dtype.kind not in "iu" or not set(which.tolist()) <= set(range(len(images))):
         raise DamagedError(f"has indices for {name} that do not belong to its {len(images)} images")
-    for part, some in split(which.tolist()).items():
-        yield block(source, part, images[some], np.full(len(some), source.classes.index(name)))
-
-
-def _text(key: str | bytes) -> str:
-    return key.decode("latin-1") if isinstance(key, bytes) else str(key)
+    for split, some in split_class(which.tolist()).items():
+        yield block(source, split, images[some], np.full(len(some), source.classes.index(name)))

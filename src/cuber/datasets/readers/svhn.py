@@ -1,4 +1,4 @@
-"""SVHN's cropped digits: two MATLAB files."""
+"""The MATLAB files of SVHN's cropped digits."""
 
 from __future__ import annotations
 
@@ -8,45 +8,39 @@ from pathlib import Path
 
 import numpy as np
 
-from cuber.datasets.readers.layout import Block, Layout, Notes, block, reading
+from cuber.datasets.readers.layout import SPLITS, Block, Layout, Notes, block, reading
 from cuber.datasets.source import DamagedError, Source
-
-PARTS = ("train", "test")
 
 
 def layouts(source: Source, root: Path) -> list[Layout]:
-    """Every folder that holds one of the two files."""
+    """Return a layout for each folder that has one of the two files."""
     found = []
     for folder in (root / name for name in source.folders):
-        paths = [folder / f"{part}_32x32.mat" for part in PARTS]
-        files = tuple(path for path in paths if path.exists())
-        missing = tuple(path for path in paths if not path.exists())
-        if files:
-            found.append(Layout("MATLAB files", files, missing, partial(_read, source, folder)))
+        paths = [folder / f"{split}_32x32.mat" for split in SPLITS]
+        found += Layout.find("MATLAB files", paths, partial(_read, source, paths))
     return found
 
 
-def read_mat(source: Source, part: str, path: Path) -> Block:
-    """The images and labels of one MATLAB file, which numbers the digit 0 as 10."""
-    from scipy.io import loadmat  # here, because a warm cache does without its long import
+def _read(source: Source, paths: list[Path], notes: Notes) -> Iterator[Block]:
+    for split, path in zip(SPLITS, paths, strict=True):
+        with reading(source, path):
+            whole = _read_mat(source, split, path)
+        yield whole
+
+
+def _read_mat(source: Source, split: str, path: Path) -> Block:
+    """Read a MATLAB file, in which the digit 0 has the label 10."""
+    from scipy.io import loadmat  # imported here because it is slow and a filled cache does not need it
 
     try:
         content = loadmat(path, variable_names=["X", "y"])
-    except Exception as error:  # scipy answers damaged files with whatever its parser stumbled over
+    except Exception as error:  # scipy raises unrelated types for damaged files
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's, not scipy's
+            raise  # from the operating system, not from scipy
         raise DamagedError(f"is cut off or no MATLAB file ({error})") from error
     if "X" not in content or "y" not in content:
         raise DamagedError("is a MATLAB file, but without the images X and the labels y of SVHN")
     images, labels = content["X"], content["y"].reshape(-1)
     if images.ndim != 4:
         raise DamagedError(f"holds images of shape {images.shape} instead of (32, 32, 3, N)")
-    return block(source, part, images.transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels))
-
-
-def _read(source: Source, folder: Path, notes: Notes) -> Iterator[Block]:
-    for part in PARTS:
-        path = folder / f"{part}_32x32.mat"
-        with reading(source, path):
-            whole = read_mat(source, part, path)
-        yield whole
+    return block(source, split, images.transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels))

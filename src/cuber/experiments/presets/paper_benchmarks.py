@@ -18,7 +18,7 @@ from cuber.streams import (
     split_cifar100,
     split_miniimagenet,
 )
-from cuber.streams.five_datasets import ORDERS
+from cuber.streams.paper_streams import ORDERS
 from cuber.training import TrainingConfig
 
 BATCH_NORM = {"norm_statistics": "batch"}

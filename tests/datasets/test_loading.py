@@ -1,4 +1,4 @@
-"""Where sets are looked for, what is said of them, and the table itself."""
+"""Search paths, status and checksums of datasets, and the registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cuber import datasets
-from cuber.datasets.catalogue import INCOMPLETE, MISSING, PRESENT, RIGHT, UNKNOWN, WRONG
+from cuber.datasets.loading import INCOMPLETE, MISMATCH, MISSING, OK, PRESENT, UNKNOWN
 from tests.datasets import files
 
 
@@ -23,7 +23,7 @@ def test_table(source: datasets.Source) -> None:
         == (100 if "100" in source.name or "mini" in source.name else 10)
     )
     assert source.downloads or source.how_to_get
-    assert source.licence
+    assert source.license
     assert source.citation
     for md5 in [*source.contents.values(), *(download.md5 for download in source.downloads)]:
         assert re.fullmatch("[0-9a-f]{32}", md5)
@@ -56,16 +56,16 @@ def test_status(tmp_path: Path) -> None:
 
 def test_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write_idx(tmp_path / "MNIST/raw")
-    assert {verdict.state for verdict in datasets.check("mnist", tmp_path)} == {WRONG}
-    assert not datasets.is_whole("mnist", tmp_path)
+    assert {verdict.state for verdict in datasets.check("mnist", tmp_path)} == {MISMATCH}
+    assert not datasets.is_intact("mnist", tmp_path)
     source = datasets.find("mnist")
     md5 = {verdict.path.name: str(verdict.actual) for verdict in datasets.check("mnist", tmp_path)}
     monkeypatch.setitem(datasets.SOURCES, "mnist", replace(source, contents=md5))
-    assert {verdict.state for verdict in datasets.check("mnist", tmp_path)} == {RIGHT}
-    assert datasets.is_whole("mnist", tmp_path)
+    assert {verdict.state for verdict in datasets.check("mnist", tmp_path)} == {OK}
+    assert datasets.is_intact("mnist", tmp_path)
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").unlink()
-    assert [verdict.state for verdict in datasets.check("mnist", tmp_path)] == [MISSING, RIGHT, RIGHT, RIGHT]
-    assert not datasets.is_whole("mnist", tmp_path)
+    assert [verdict.state for verdict in datasets.check("mnist", tmp_path)] == [MISSING, OK, OK, OK]
+    assert not datasets.is_intact("mnist", tmp_path)
     with pytest.raises(ValueError, match=r"svhn: .*train_32x32.mat is missing"):
         list(datasets.check("svhn", tmp_path))
 
@@ -73,7 +73,7 @@ def test_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_single_images_have_no_checksum(tmp_path: Path) -> None:
     files.write_notmnist(tmp_path / "notMNIST_small", 1)
     assert [verdict.state for verdict in datasets.check("notmnist", tmp_path)] == [UNKNOWN] * 10
-    assert datasets.is_whole("notmnist", tmp_path)
+    assert datasets.is_intact("notmnist", tmp_path)
 
 
 def test_normalization_of_padded_images(tmp_path: Path) -> None:

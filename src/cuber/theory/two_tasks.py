@@ -1,4 +1,4 @@
-"""Two tasks, and the two rules by which the second is learnt after the first: theorem 1's and theorem 2's scene."""
+"""The setting of theorems 1 and 2: two tasks, and two update rules for learning the second after the first."""
 
 from __future__ import annotations
 
@@ -14,29 +14,36 @@ from cuber.theory.definitions import positive_correlation, shape, sufficient_pro
 from cuber.theory.losses import Constant, Loss
 
 Rule = Callable[[Tensor, Tensor], Tensor]
-"""From the new task's gradient and a basis of the old task's subspace to the direction that is walked against."""
+"""From the gradient of the new task and a basis of the old task's subspace to the update direction."""
 
 
 def rule_1(gradient: Tensor, basis: Tensor) -> Tensor:
-    """``g2 - proj_S(g2)``: the weights do not move in the old task's subspace."""
+    """Return ``g2 - proj_S(g2)``: the weight does not change in the old task's subspace."""
     return Projector(basis).outside(gradient)
 
 
 def rule_2(gradient: Tensor, basis: Tensor) -> Tensor:
-    """``g2``: plain gradient descent on the new task."""
+    """Return ``g2``: plain gradient descent on the new task."""
     return gradient
 
 
 @dataclass(frozen=True, eq=False)
 class TwoTasks:
-    """An old task that has been learnt, up to ``start``, and a new one; ``basis`` spans what the old one sees."""
+    """An old and a new task.
+
+    Args:
+        old: Loss of the old task.
+        new: Loss of the new task.
+        start: Weight w0 at which the old task ended, ``out x d``.
+        basis: Orthonormal basis of the old task's input subspace, ``d x rank``.
+        lowest: Lower bound of the joint loss.
+    """
 
     old: Loss
     new: Loss
     start: Tensor
     basis: Tensor
     lowest: float = 0.0
-    """What the joint loss never falls below."""
 
     def __post_init__(self) -> None:
         if self.start.dim() != 2 or self.basis.dim() != 2 or self.basis.shape[0] != self.start.shape[1]:
@@ -48,51 +55,51 @@ class TwoTasks:
             raise CuberError("the new loss is not convex, so its Lipschitz constant must be given: see estimated()")
 
     def joint(self, weight: Tensor) -> float:
-        """F, the sum of both losses."""
+        """Return F, the sum of both losses."""
         return self.old(weight) + self.new(weight)
 
     @cached_property
     def g_old(self) -> Tensor:
-        """g1(w0), the gradient that the old task ended with."""
+        """Gradient g1(w0) of the old task."""
         return self.old.gradient(self.start)
 
     @cached_property
     def g_new(self) -> Tensor:
-        """g2(w0), the new task's first."""
+        """Gradient g2(w0) of the new task."""
         return self.new.gradient(self.start)
 
     @cached_property
     def ratio(self) -> float:
-        """Definition 1 at the start."""
+        """Definition 1 at w0."""
         return sufficient_projection(self.g_new, self.basis)
 
     @cached_property
     def cosine(self) -> float:
-        """Definition 2 at the start."""
+        """Definition 2 at w0."""
         return positive_correlation(self.g_old, self.g_new)
 
     @property
     def H(self) -> Constant:  # noqa: N802
-        """Twice the smoothness of the less smooth loss, the old one's included: what the paper writes as H."""
+        """The paper's H: twice the larger smoothness constant of the two losses."""
         constants = self.old.smoothness, self.new.smoothness
         return Constant(2 * max(c.value for c in constants), all(c.exact for c in constants))
 
     @cached_property
     def B(self) -> Constant:  # noqa: N802
-        """A bound on the new task's gradient along either rule's path, which is all that the proofs use of Lipschitz.
+        """Bound on the gradient norm of the new task along the path of either rule.
 
-        Gradient descent on a convex loss with steps up to 1 / H never raises the norm of the gradient, nor that of
-        its part outside a subspace where only that part is walked along: the first gradient is the steepest.
+        For a convex loss it is the norm of the first gradient: gradient descent with steps up to 1 / H never increases
+        the norm of the gradient, nor, under rule 1, the norm of the component that is used.
         """
         if self.new.convex:
             return Constant(float(self.g_new.norm()), exact=True)
-        assert self.new.lipschitz is not None, "checked at the door"
+        assert self.new.lipschitz is not None, "checked by __post_init__"
         return self.new.lipschitz
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
-    """Where a rule leads in some steps: ``weights`` w_0 to w_K, ``gradients`` of the new task at all but the last."""
+class Trajectory:
+    """Result of :func:`follow`: weights w_0 to w_K, and gradients of the new task at w_0 to w_{K-1}."""
 
     tasks: TwoTasks
     step_size: float
@@ -105,12 +112,12 @@ class Path:
 
     @cached_property
     def norms(self) -> list[float]:
-        """``||g2(w_k)||``."""
+        """Norms ``||g2(w_k)||``."""
         return [float(gradient.norm()) for gradient in self.gradients]
 
     @cached_property
     def cosines(self) -> list[float]:
-        """Between g1(w_0) and g2(w_k): definition 2 along the path, as regime 3 keeps checking it."""
+        """Cosines between g1(w_0) and g2(w_k): definition 2 at each step, as the learner checks it in regime 3."""
         return [positive_correlation(self.tasks.g_old, gradient) for gradient in self.gradients]
 
     @cached_property
@@ -122,12 +129,12 @@ class Path:
         return [self.tasks.old(weight) for weight in self.weights]
 
 
-def follow(rule: Rule, tasks: TwoTasks, step_size: float, steps: int) -> Path:
-    """Learn the new task for some steps."""
+def follow(rule: Rule, tasks: TwoTasks, step_size: float, steps: int) -> Trajectory:
+    """Learn the new task with a rule for ``steps`` steps."""
     if not step_size > 0 or steps < 1:
         raise CuberError(f"a path takes a step size above 0 and 1 step or more, not {step_size:g} and {steps}")
     weights, gradients = [tasks.start], []
     for _ in range(steps):
         gradients.append(tasks.new.gradient(weights[-1]))
         weights.append(weights[-1] - step_size * rule(gradients[-1], tasks.basis))
-    return Path(tasks, step_size, weights, gradients)
+    return Trajectory(tasks, step_size, weights, gradients)

@@ -1,4 +1,4 @@
-"""A byte for each number and a table, where that is enough: every bit comes back."""
+"""Quantized tensors: lossless, and never larger than the original."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cuber.replay import Column
+from cuber.replay import QuantizedTensor
 
 DTYPES = [
     torch.float32,
@@ -22,12 +22,12 @@ DTYPES = [
 ]
 
 
-def whole(column: Column) -> Tensor:
-    return column.rows(torch.arange(len(column.codes)))
+def whole(quantized: QuantizedTensor) -> Tensor:
+    return quantized.rows(torch.arange(len(quantized.codes)))
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """The same bits, which for NaN and -0.0 is more than being equal."""
+    """Compare bits, to distinguish NaN and -0.0."""
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.view(bits), other.view(bits))
 
@@ -47,69 +47,69 @@ def test_every_tensor_comes_back_and_takes_no_more_room(seed, dtype, count, shap
     generator = torch.Generator().manual_seed(seed)
     palette = torch.randn(different, generator=generator, dtype=torch.float64).mul(9)
     values = palette[torch.randint(different, (count, *shape), generator=generator)].to(dtype)
-    column = Column.of(values)
-    assert same(whole(column), values)
-    assert column.nbytes <= values.nbytes
+    quantized = QuantizedTensor.of(values)
+    assert same(whole(quantized), values)
+    assert quantized.nbytes <= values.nbytes
     rows = torch.randint(count, (5,), generator=generator)
-    assert same(column.rows(rows), values[rows])
-    assert same(whole(column.only(rows)), values[rows])
+    assert same(quantized.rows(rows), values[rows])
+    assert same(whole(quantized.only(rows)), values[rows])
 
 
 def test_grey_images_are_bytes_however_they_are_normalized() -> None:
     images = bytes_of(0, 200, 1, 28, 28).float().div(255).sub(0.13).div(0.31)
-    column = Column.of(images)
-    assert column.codes.dtype == torch.uint8
-    assert column.nbytes == 200 * 28 * 28 + 256 * 4
-    assert same(whole(column), images)
+    quantized = QuantizedTensor.of(images)
+    assert quantized.codes.dtype == torch.uint8
+    assert quantized.nbytes == 200 * 28 * 28 + 256 * 4
+    assert same(whole(quantized), images)
 
 
 def test_colours_have_a_table_for_each_channel_where_one_will_not_do() -> None:
     mean, std = torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1), torch.tensor([0.5, 0.6, 0.7]).view(3, 1, 1)
     images = (bytes_of(1, 100, 3, 16, 16).float() / 255 - mean) / std
     assert len(images.unique()) > 256
-    column = Column.of(images)
-    assert column.nbytes == 100 * 3 * 16 * 16 + 3 * 256 * 4
-    assert same(whole(column), images)
-    assert same(column.rows(torch.tensor([7, 7, 3])), images[[7, 7, 3]])
+    quantized = QuantizedTensor.of(images)
+    assert quantized.nbytes == 100 * 3 * 16 * 16 + 3 * 256 * 4
+    assert same(whole(quantized), images)
+    assert same(quantized.rows(torch.tensor([7, 7, 3])), images[[7, 7, 3]])
 
 
 def test_labels_are_bytes_too() -> None:
     labels = torch.arange(1000) % 10
-    column = Column.of(labels)
-    assert column.nbytes == 1000 + 10 * 8
-    assert same(whole(column), labels)
+    quantized = QuantizedTensor.of(labels)
+    assert quantized.nbytes == 1000 + 10 * 8
+    assert same(whole(quantized), labels)
 
 
 @pytest.mark.parametrize("different", [256, 257])
 def test_a_byte_tells_256_values_apart_and_no_more(different: int) -> None:
     values = torch.arange(different).double().repeat(10)
-    column = Column.of(values)
-    assert (column.table is not None) == (different == 256)
-    assert same(whole(column), values)
+    quantized = QuantizedTensor.of(values)
+    assert (quantized.table is not None) == (different == 256)
+    assert same(whole(quantized), values)
 
 
 def test_zeros_keep_their_sign_and_what_is_no_number_its_bits() -> None:
     values = torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf")]).repeat(50)
-    column = Column.of(values)
-    assert column.codes.dtype == torch.uint8
-    assert same(whole(column), values)
+    quantized = QuantizedTensor.of(values)
+    assert quantized.codes.dtype == torch.uint8
+    assert same(whole(quantized), values)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.int8])
 def test_bytes_stay_bytes(dtype: torch.dtype) -> None:
     values = bytes_of(2, 50, 4).to(dtype)
-    column = Column.of(values)
-    assert column.table is None
-    assert column.codes.dtype == dtype
-    assert column.nbytes == values.nbytes
+    quantized = QuantizedTensor.of(values)
+    assert quantized.table is None
+    assert quantized.codes.dtype == dtype
+    assert quantized.nbytes == values.nbytes
 
 
 @pytest.mark.parametrize("shape", [(10, 0), (0, 3), (0,)])
 def test_nothing_at_all_is_kept_as_it_is(shape: tuple[int, ...]) -> None:
-    assert whole(Column.of(torch.zeros(shape))).shape == shape
+    assert whole(QuantizedTensor.of(torch.zeros(shape))).shape == shape
 
 
 def test_complex_numbers_are_numbers_too() -> None:
     values = torch.complex(torch.ones(400), torch.arange(400.0) % 3)
-    assert torch.equal(whole(Column.of(values)), values)
-    assert torch.equal(whole(Column.of(values.to(torch.complex128))), values.to(torch.complex128))
+    assert torch.equal(whole(QuantizedTensor.of(values)), values)
+    assert torch.equal(whole(QuantizedTensor.of(values.to(torch.complex128))), values.to(torch.complex128))

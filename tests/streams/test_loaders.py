@@ -1,4 +1,4 @@
-"""Loaders: every sample once, in an order that only the seed decides."""
+"""Loaders: every sample once, in an order determined by the seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cuber.streams import FixedLoader, ShuffledLoader
 from tests.streams.test_task import Pairs
 
 
-def parts(count: int):
+def splits(count: int):
     x, y = torch.arange(float(count)).reshape(-1, 1), torch.zeros(count, dtype=torch.long)
     pairs = Pairs([(row, 0) for row in x])
     return [Task("a", data, data, classes=1).train for data in ((x, y), pairs)]
@@ -24,11 +24,11 @@ def order(loader) -> list[float]:
 
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_every_sample_comes_once_and_no_batch_of_one_is_left_over(count, batch_size):
-    for part in parts(count):
+    for split in splits(count):
         for loader in (
-            FixedLoader(part, batch_size),
-            FixedLoader(part, batch_size, seed=1),
-            ShuffledLoader(part, batch_size, torch.Generator()),
+            FixedLoader(split, batch_size),
+            FixedLoader(split, batch_size, seed=1),
+            ShuffledLoader(split, batch_size, torch.Generator()),
         ):
             batches = list(loader)
             assert sorted(value for x, _ in batches for value in x.flatten().tolist()) == list(range(count))
@@ -39,15 +39,15 @@ def test_every_sample_comes_once_and_no_batch_of_one_is_left_over(count, batch_s
 
 
 def test_training_order_changes_from_pass_to_pass_and_follows_the_generator():
-    for part in parts(20):
-        one, same = (ShuffledLoader(part, 3, torch.Generator().manual_seed(5)) for _ in range(2))
+    for split in splits(20):
+        one, same = (ShuffledLoader(split, 3, torch.Generator().manual_seed(5)) for _ in range(2))
         first, second = order(one), order(one)
         assert first != second
         assert [order(same), order(same)] == [first, second]
 
 
 def test_fixed_order_is_the_same_each_time_and_for_each_kind_of_part():
-    tensors, dataset = parts(20)
+    tensors, dataset = splits(20)
     loader = FixedLoader(tensors, 3, seed=5)
     assert order(loader) == order(loader) == order(FixedLoader(dataset, 3, seed=5))
     assert order(loader) != order(FixedLoader(tensors, 3, seed=6))
@@ -56,9 +56,9 @@ def test_fixed_order_is_the_same_each_time_and_for_each_kind_of_part():
 
 @pytest.mark.parametrize("kind", [0, 1])
 def test_looking_draws_nothing_from_the_global_generator(kind):
-    part = parts(20)[kind]
+    split = splits(20)[kind]
     before = torch.get_rng_state()
-    order(FixedLoader(part, 3, seed=5))
-    next(iter(FixedLoader(part, 3)))
-    order(ShuffledLoader(part, 3, torch.Generator()))
+    order(FixedLoader(split, 3, seed=5))
+    next(iter(FixedLoader(split, 3)))
+    order(ShuffledLoader(split, 3, torch.Generator()))
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,4 +1,4 @@
-"""Images of one's own: every form that they come in gives the same set, and mistakes are named."""
+"""Custom images: all input types give the same dataset, and mistakes raise an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LETTERS = "abc"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three classes of five images of 12 x 10, as PNG: nothing is lost."""
+    """Three classes of five PNG images of 12 x 10."""
     for seed, letter in enumerate(LETTERS):
         for number, image in enumerate(files.pictures(5, 10, 12, 3, seed=seed)):
             files.write_image(tmp_path / "mine" / letter / f"{number}.png", image)
@@ -36,7 +36,7 @@ def rows(folder: Path) -> list[tuple[Image.Image, int]]:
     return [(Image.open(path), LETTERS.index(path.parent.name)) for path in sorted(folder.glob("*/*.png"))]
 
 
-def bytes_of(dataset: datasets.Dataset) -> set[tuple[bytes, int]]:
+def bytes_of(dataset: datasets.ImageDataset) -> set[tuple[bytes, int]]:
     train = zip(dataset.train_images, dataset.train_labels, strict=True)
     test = zip(dataset.test_images, dataset.test_labels, strict=True)
     return {(image.tobytes(), int(label)) for image, label in (*train, *test)}
@@ -56,7 +56,7 @@ def test_a_folder_of_class_folders(folder: Path) -> None:
 def test_it_is_decoded_once_and_again_when_a_file_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = datasets.read_folder(folder, side=10)
     with monkeypatch.context() as patch:
-        patch.setattr("cuber.datasets.own.decode", None)
+        patch.setattr("cuber.datasets.custom.decode", None)
         second = datasets.read_folder(folder, side=10)
     assert isinstance(second.train_images, np.memmap)
     assert bytes_of(first) == bytes_of(second)
@@ -98,7 +98,7 @@ def test_every_kind_of_object_gives_the_same_set(folder: Path) -> None:
 
 
 class SequenceOf(list):
-    """A list that knows its classes, as datasets do."""
+    """A list with attributes, such as ``classes``."""
 
     def __init__(self, items: list, **attributes: object) -> None:
         super().__init__(items)

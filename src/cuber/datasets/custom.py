@@ -1,9 +1,8 @@
-"""Images of your own: folders of class folders, lists of files, and whatever yields an image and a label."""
+"""Datasets of your own images: class folders, csv files, or any sequence of images and labels."""
 
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Integral
@@ -12,29 +11,31 @@ from typing import Any
 
 import numpy as np
 
-from cuber.datasets import cache
-from cuber.datasets.catalogue import Dataset, directory
-from cuber.datasets.pictures import decode, picture
-from cuber.datasets.readers.images import image_files, report_damaged
+from cuber.datasets.cache import load_cached
+from cuber.datasets.loading import ImageDataset, directory
+from cuber.datasets.readers.image_files import crop_image, decode, image_files, report_damaged, subfolders
 from cuber.datasets.readers.layout import Block, Images, Labels, Layout, Notes
-from cuber.datasets.source import DamagedError
+from cuber.datasets.source import DamagedError, Location
 from cuber.errors import CuberError
 
-Location = str | os.PathLike[str]
-Listed = list[tuple[Path, str]]
-"""Files, and the class of each."""
+LabeledFiles = list[tuple[Path, str]]
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
-LOOKED_AT = 2000
-"""Images that mean and standard deviation are computed from, where there are more."""
+MAX_SAMPLES = 2000
+"""Number of images from which mean and standard deviation are computed."""
 CHUNK = 256
 
 
-def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: float = 0.2) -> Dataset:
-    """A folder of class folders, or of ``train`` and ``test`` with class folders in each; decoded once, then cached.
+def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: float = 0.2) -> ImageDataset:
+    """Read a folder of class folders, or of ``train`` and ``test`` with class folders in each.
 
-    Images become ``side`` x ``side``: the shorter edge is scaled, the middle kept. Where there is no test folder,
-    ``test_share`` of each class is set aside, always the same.
+    Images are decoded once and cached.
+
+    Args:
+        folder: The folder.
+        side: Width and height: the shorter edge is scaled to it, and the center is kept.
+        grey: Whether to convert to grayscale.
+        test_share: Fraction of each class to test with if there is no test folder; always the same images.
 
     >>> read_folder("flowers", side=64)  # doctest: +SKIP
     <flowers: 2,936 train, 734 test, 5 classes, (64, 64, 3)>
@@ -44,18 +45,23 @@ def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: 
     if (root / "train").is_dir() and tests:
         train, test = _list_folder(root / "train"), _list_folder(tests[0])
     else:
-        train, test = _set_aside(_list_folder(root), test_share, str(root))
-    return _of_files(root.name, {"train": train, "test": test}, side, grey, f"{root.resolve()} {test_share}")
+        listed = _list_folder(root)
+        held_out = _choose([label for _, label in listed], test_share, str(root))
+        train, test = _partition(listed, held_out)
+    return _read_files(root.name, {"train": train, "test": test}, side, grey, f"{root.resolve()} {test_share}")
 
 
 def read_lists(
     train: Location, test: Location, *, side: int, grey: bool = False, folder: Location | None = None
-) -> Dataset:
-    """Two csv files whose columns ``filename`` and ``label`` name images, relative to ``folder`` or to the lists."""
+) -> ImageDataset:
+    """Read two csv files with the columns ``filename`` and ``label``.
+
+    Filenames are relative to ``folder`` (default: the folder of the list). For the rest see :func:`read_folder`.
+    """
     paths = {"train": Path(train).expanduser(), "test": Path(test).expanduser()}
-    listed = {part: _read_list(path, Path(folder or path.parent).expanduser()) for part, path in paths.items()}
+    listed = {split: _read_list(path, Path(folder or path.parent).expanduser()) for split, path in paths.items()}
     where = " ".join(str(path.resolve()) for path in paths.values())
-    return _of_files(paths["train"].stem, listed, side, grey, where, tuple(paths.values()))
+    return _read_files(paths["train"].stem, listed, side, grey, where, tuple(paths.values()))
 
 
 def read_items(
@@ -68,48 +74,55 @@ def read_items(
     label: str = "label",
     name: str = "own",
     test_share: float = 0.2,
-) -> Dataset:
-    """Anything with a length whose items are ``(image, label)`` or dictionaries of them, held in memory as bytes.
+) -> ImageDataset:
+    """Read sequences of ``(image, label)`` pairs or dictionaries, such as torchvision's or Hugging Face's datasets.
 
-    An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), of bytes or of numbers from 0 to 1. That fits
-    torchvision's ImageFolder and Hugging Face's datasets, whose columns ``image`` and ``label`` name.
+    The images are held in memory as uint8.
 
-    >>> rows = [{"image": np.full((9, 9), 200, np.uint8), "label": k % 2} for k in range(10)]
+    Args:
+        train: The training items. An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), of uint8 or of
+            floats in [0, 1]; a label is a number or a string.
+        test: The test items; if None, ``test_share`` of each class is held out.
+        side: Width and height of the images; see :func:`read_folder`, also for ``grey``.
+        image: Key of the image in a dictionary.
+        label: Key of the label in a dictionary.
+        name: Name of the dataset.
+        test_share: Fraction of each class to test with.
+
+    >>> rows = [{"image": np.full((9, 12), 25 * k, np.uint8), "label": k % 2} for k in range(10)]
     >>> read_items(rows, side=8, grey=True)
     <own: 8 train, 2 test, 2 classes, (8, 8)>
     """
-    images, labels = _decode_items(train, side, grey, image, label, f"{name}, training part")
+    images, labels = _decode_items(train, side, grey, image, label, f"{name}, training split")
     if test is None:
-        held = _choose([str(value) for value in labels], test_share, name)
-        test_images, test_labels = images[held], [value for value, one in zip(labels, held, strict=True) if one]
-        images, labels = images[~held], [value for value, one in zip(labels, held, strict=True) if not one]
+        held_out = _choose([str(value) for value in labels], test_share, name)
+        images, test_images = images[~held_out], images[held_out]
+        labels, test_labels = _partition(labels, held_out)
     else:
-        test_images, test_labels = _decode_items(test, side, grey, image, label, f"{name}, test part")
+        test_images, test_labels = _decode_items(test, side, grey, image, label, f"{name}, test split")
     known = _class_names(train, label)
     classes = sorted({*labels, *test_labels}, key=_natural)
     if known is not None and all(isinstance(value, int) and 0 <= value < len(known) for value in classes):
-        numbers = {value: value for value in range(len(known))}
-        names = tuple(known)
+        classes, names = list(range(len(known))), tuple(known)
     else:
-        numbers = {value: position for position, value in enumerate(classes)}
         names = tuple(map(str, classes))
-    numbered, test_numbered = (np.array([numbers[value] for value in part]) for part in (labels, test_labels))
+    numbers = {value: position for position, value in enumerate(classes)}
+    numbered, test_numbered = (np.array([numbers[value] for value in some]) for some in (labels, test_labels))
     return _dataset(name, images, numbered, test_images, test_numbered, names)
 
 
-def _list_folder(folder: Path) -> Listed:
+def _list_folder(folder: Path) -> LabeledFiles:
     if not folder.is_dir():
         raise CuberError(f"there is no folder {folder}: name one that holds a folder of images for each class")
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
-    listed = [(path, inner.name) for inner in folders for path in image_files(inner)]
-    empty = [inner for inner in folders if not image_files(inner)]
-    if not listed or empty:
+    files = {inner: image_files(inner) for inner in subfolders(folder)}
+    empty = [inner for inner, images in files.items() if not images]
+    if not files or empty:
         which = empty[0] if empty else folder
         raise CuberError(f"{which} holds no images (.png, .jpg, ...): a folder of images for each class is expected")
-    return listed
+    return [(path, inner.name) for inner, images in files.items() for path in images]
 
 
-def _read_list(path: Path, folder: Path) -> Listed:
+def _read_list(path: Path, folder: Path) -> LabeledFiles:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
@@ -124,63 +137,64 @@ def _read_list(path: Path, folder: Path) -> Listed:
     return listed
 
 
-def _set_aside(listed: Listed, share: float, where: str) -> tuple[Listed, Listed]:
-    held = _choose([label for _, label in listed], share, where)
-    train, test = ([pair for pair, one in zip(listed, held, strict=True) if one == kind] for kind in (False, True))
-    return train, test
-
-
 def _choose(labels: Sequence[str], share: float, where: str) -> np.ndarray:
-    """Which samples to test with: a share of each class, the same at every call."""
+    """Return a mask of the test samples: a share of each class, the same at every call."""
     if not 0 < share < 1:
         raise CuberError(f"{where}: the share to test with must be between 0 and 1, not {share}")
-    held, names = np.zeros(len(labels), bool), np.array(labels)
+    held_out, names = np.zeros(len(labels), bool), np.array(labels)
     random = np.random.default_rng(0)
     for name in sorted(set(labels)):
         rows = random.permutation(np.flatnonzero(names == name))
         if len(rows) < 2:
             raise CuberError(f"{where}: class '{name}' has one image only, none is left to test with")
-        held[rows[: min(max(1, round(share * len(rows))), len(rows) - 1)]] = True
-    return held
+        held_out[rows[: min(max(1, round(share * len(rows))), len(rows) - 1)]] = True
+    return held_out
 
 
-def _of_files(
-    name: str, listed: Mapping[str, Listed], side: int, grey: bool, where: str, lists: tuple[Path, ...] = ()
-) -> Dataset:
+def _partition(items: Sequence[Any], held_out: np.ndarray) -> tuple[list[Any], list[Any]]:
+    """Split items into those that are not held out and those that are."""
+    pairs = list(zip(items, held_out, strict=True))
+    return [item for item, held in pairs if not held], [item for item, held in pairs if held]
+
+
+def _read_files(
+    name: str, listed: Mapping[str, LabeledFiles], side: int, grey: bool, where: str, lists: tuple[Path, ...] = ()
+) -> ImageDataset:
     _check_side(side, name)
-    labels = {part: {label for _, label in files} for part, files in listed.items()}
+    labels = {split: {label for _, label in files} for split, files in listed.items()}
     strange = sorted(labels["test"] - labels["train"])
     if strange:
         raise CuberError(f"{name}: class '{strange[0]}' has images to test with but none to train with")
     classes = tuple(sorted(labels["train"], key=_natural))
-    files = tuple(path for part in listed.values() for path, _ in part)
-    read = partial(_read, name, listed, classes, side, grey)
+    files = tuple(path for labeled in listed.values() for path, _ in labeled)
+    read = partial(_read_blocks, name, listed, classes, side, grey)
     layout = Layout(f"own {where} {side} {grey}", (*lists, *files), (), read)
-    made = cache.decoded(f"own-{name}", layout, directory())
-    parts = (made.train_images, made.train_labels, made.test_images, made.test_labels)
-    return _dataset(name, *parts, classes, made.notes)
+    made = load_cached(f"own-{name}", layout, directory())
+    arrays = (made.train_images, made.train_labels, made.test_images, made.test_labels)
+    return _dataset(name, *arrays, classes, made.notes)
 
 
-def _read(
-    name: str, listed: Mapping[str, Listed], classes: Sequence[str], side: int, grey: bool, notes: Notes
+def _read_blocks(
+    name: str, listed: Mapping[str, LabeledFiles], classes: Sequence[str], side: int, grey: bool, notes: Notes
 ) -> Iterator[Block]:
     damaged: list[str] = []
-    numbers = {label: number for number, label in enumerate(classes)}
-    for part, files in listed.items():
-        left = 0
+    for split, files in listed.items():
+        count = 0
         for start in range(0, len(files), CHUNK):
             images, labels = [], []
             for path, label in files[start : start + CHUNK]:
                 try:
                     images.append(decode(path, side, grey))
-                    labels.append(numbers[label])
+                    labels.append(classes.index(label))
                 except DamagedError as error:
                     damaged.append(f"{path.parent.name}/{path.name} ({error})")
+                except PermissionError as error:
+                    raise CuberError(f"{name}: {path} cannot be read ({error.strerror}): make it readable") from error
             if images:
-                left += len(images)
-                yield Block(part, np.stack(images), np.array(labels))
-        if not left:
-            raise CuberError(f"{name}: none of its {part} images can be read, first {files[0][0]}")
+                count += len(images)
+                yield Block(split, np.stack(images), np.array(labels))
+        if not count:
+            raise CuberError(f"{name}: none of its {split} images can be read, first {files[0][0]}")
     report_damaged(name, damaged, notes)
 
 
@@ -205,7 +219,7 @@ def _decode_items(items: Any, side: int, grey: bool, image: str, label: str, whe
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise CuberError(f"{where}: item {position} is a {type(item).__name__} where (image, label) is expected")
         try:
-            images[position] = picture(item[0], side, grey)
+            images[position] = crop_image(item[0], side, grey)
         except DamagedError as error:
             raise CuberError(f"{where}: the image of item {position} {error}") from error
         labels.append(item[1] if isinstance(item[1], str) else int(item[1]))
@@ -215,7 +229,7 @@ def _decode_items(items: Any, side: int, grey: bool, image: str, label: str, whe
 
 
 def _class_names(items: Any, label: str) -> Sequence[str] | None:
-    """As an ImageFolder or a Hugging Face dataset knows them."""
+    """Return the class names of an ImageFolder or a Hugging Face dataset."""
     features = getattr(items, "features", None)
     column = features.get(label) if isinstance(features, Mapping) else None
     return getattr(column, "names", None) or getattr(items, "classes", None)
@@ -229,24 +243,15 @@ def _dataset(
     test_labels: Labels,
     classes: tuple[str, ...],
     notes: tuple[str, ...] = (),
-) -> Dataset:
-    some = images[:: len(images) // LOOKED_AT + 1] / np.float32(255)
-    mean, std = some.mean((0, 1, 2), dtype=float), some.std((0, 1, 2), dtype=float)
-    spread = np.where(std > 0, std, 1.0)  # of pictures that are all the same
-    return Dataset(
-        name,
-        images,
-        labels,
-        test_images,
-        test_labels,
-        classes,
-        tuple(np.atleast_1d(mean).tolist()),
-        tuple(np.atleast_1d(spread).tolist()),
-        notes,
-    )
+) -> ImageDataset:
+    some = images[:: len(images) // MAX_SAMPLES + 1] / np.float32(255)
+    mean, std = (np.atleast_1d(function(some, (0, 1, 2), dtype=float)) for function in (np.mean, np.std))
+    std = np.where(std > 0, std, 1.0)  # 0 if all images are the same
+    arrays = (images, labels, test_images, test_labels)
+    return ImageDataset(name, *arrays, classes, tuple(mean.tolist()), tuple(std.tolist()), notes)
 
 
 def _natural(label: Any) -> tuple[int, int, str]:
-    """Numbers by their size, before words by the alphabet: class 10 comes after class 9."""
+    """Sort key: numbers by value, before words in alphabetical order."""
     text = str(label)
     return (0, int(text), "") if text.isdecimal() else (1, 0, text)

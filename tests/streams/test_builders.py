@@ -1,4 +1,4 @@
-"""Streams of one's own images."""
+"""Streams of custom images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.datasets import files
 from tests.streams.paper import check_no_leak, check_rows, classes_of
 
 
-def made(classes: int = 5, per_class: int = 10, seed: int = 0, names: str = "pqrst") -> datasets.Dataset:
+def made(classes: int = 5, per_class: int = 10, seed: int = 0, names: str = "pqrst") -> datasets.ImageDataset:
     images = files.pictures(classes * per_class, 8, 8, 3, seed=seed)
     return datasets.read_items([(image, names[k % classes]) for k, image in enumerate(images)], side=8, name="made")
 

@@ -1,0 +1,164 @@
+"""Build tasks and streams from datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cuber.core.formatting import pluralize
+from cuber.datasets import ImageDataset, Location, read_lists
+from cuber.errors import CuberError
+from cuber.streams.splits import ImageSplit, Transform
+from cuber.streams.task import Stream, Task
+
+CHUNK = 1024
+
+
+def stream_by_classes(
+    dataset: ImageDataset, classes_per_task: int, *, held_out: float = 0.0, seed: int = 0, shuffle: bool = False
+) -> Stream:
+    """Split the classes of a dataset into tasks, each with a head of its own.
+
+    Args:
+        dataset: The images.
+        classes_per_task: Number of classes per task; the last task may have fewer.
+        held_out: Fraction of the training images to hold out for validation.
+        seed: Determines the held-out images and, with ``shuffle``, the order of the classes.
+        shuffle: Whether to shuffle the classes.
+    """
+    if classes_per_task < 1:
+        raise CuberError(f"a task needs at least 1 class, not {classes_per_task}")
+    generator = torch.Generator().manual_seed(seed)
+    count = len(dataset.classes)
+    order = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
+    groups = [group.tolist() for group in order.split(classes_per_task)]
+    names = [", ".join(dataset.classes[number] for number in group) for group in groups]
+    return class_stream(dataset.name, dataset, zip(names, groups, strict=True), held_out, generator)
+
+
+def stream_by_domains(
+    domains: Mapping[str, ImageDataset],
+    *,
+    held_out: float = 0.0,
+    seed: int = 0,
+    shared_head: bool = True,
+    name: str = "domains",
+) -> Stream:
+    """Make a task of each dataset, in the given order; tasks that share a head must have the same classes."""
+    generator = torch.Generator().manual_seed(seed)
+    tasks, first = [], next(iter(domains.values()), None)
+    for title, dataset in domains.items():
+        if shared_head and first is not None and dataset.classes != first.classes:
+            odd = sorted(set(dataset.classes) ^ set(first.classes))
+            raise CuberError(
+                f"{title} has other classes than {next(iter(domains))}, first '{odd[0]}', so they cannot share a head; "
+                "pass shared_head=False"
+            )
+        tasks.append(dataset_task(title, dataset, Transform(dataset.mean, dataset.std), held_out, generator))
+    return Stream(name, tasks, shared_head=shared_head)
+
+
+def stream_by_files(
+    lists: Mapping[str, tuple[Location, Location]],
+    *,
+    side: int,
+    grey: bool = False,
+    folder: Location | None = None,
+    held_out: float = 0.0,
+    seed: int = 0,
+    shared_head: bool = False,
+    name: str = "files",
+) -> Stream:
+    """Make a task of each pair of csv files: ``{"first": ("first-train.csv", "first-test.csv")}``.
+
+    For ``side``, ``grey`` and ``folder`` see :func:`cuber.datasets.read_lists`, for the rest :func:`stream_by_domains`.
+    """
+    domains = {
+        title: read_lists(train, test, side=side, grey=grey, folder=folder) for title, (train, test) in lists.items()
+    }
+    return stream_by_domains(domains, held_out=held_out, seed=seed, shared_head=shared_head, name=name)
+
+
+def class_stream(
+    name: str,
+    dataset: ImageDataset,
+    groups: Iterable[tuple[str, Sequence[int]]],
+    held_out: float,
+    generator: torch.Generator,
+) -> Stream:
+    """Make a task of each group of classes, given as ``(name, classes)``."""
+    transform = Transform(dataset.mean, dataset.std)
+    tasks = [class_task(title, dataset, classes, transform, held_out, generator) for title, classes in groups]
+    return Stream(name, tasks, notes=dataset.notes)
+
+
+def dataset_task(
+    name: str, dataset: ImageDataset, transform: Transform, held_out: float, generator: torch.Generator
+) -> Task:
+    """Make a task of all classes of a dataset, with the notes of the dataset."""
+    task = class_task(name, dataset, range(len(dataset.classes)), transform, held_out, generator)
+    task.notes = (*dataset.notes, *task.notes)
+    return task
+
+
+def class_task(
+    name: str,
+    dataset: ImageDataset,
+    classes: Sequence[int],
+    transform: Transform,
+    held_out: float,
+    generator: torch.Generator,
+) -> Task:
+    """Make a task of some classes of a dataset, labeled by their position in ``classes``.
+
+    Training images that are also test images are left out, and a note says how many.
+    """
+    train = _class_split(dataset.train_images, dataset.train_labels, classes, transform)
+    test = _class_split(dataset.test_images, dataset.test_labels, classes, transform)
+    copies = _find_copies(train, test)
+    if copies.all():
+        raise CuberError(f"task '{name}': every training image is also a test image; give it others to test with")
+    notes = []
+    if copies.any():
+        train = train.subset((~copies).nonzero().flatten())
+        notes = [f"{pluralize(int(copies.sum()), 'training image')} left out, found among the test images too"]
+    task = Task(name, train, test, classes=len(classes), notes=notes)
+    return task.split(held_out, generator) if held_out else task
+
+
+def _class_split(images: np.ndarray, labels: np.ndarray, classes: Sequence[int], transform: Transform) -> ImageSplit:
+    """Select the images of ``classes``, in a fixed random order.
+
+    Some datasets are sorted by class, and the batch statistics of a single class would be useless.
+    """
+    rows = torch.from_numpy(np.flatnonzero(np.isin(labels, classes)))
+    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
+    position = torch.full((max(*classes, int(labels.max())) + 1,), -1)
+    position[list(classes)] = torch.arange(len(classes))
+    return ImageSplit(images, rows, position[torch.from_numpy(labels).long()[rows]], transform)
+
+
+def _find_copies(train: ImageSplit, test: ImageSplit) -> Tensor:
+    """Return a mask of the training images that are also test images, byte for byte."""
+    hashes, test_hashes = _hash_images(train), _hash_images(test)
+    candidates = np.flatnonzero(np.isin(hashes, test_hashes))
+    rows = test.rows[torch.from_numpy(np.isin(test_hashes, hashes[candidates]))]
+    known = {test.images[row].tobytes() for row in rows.tolist()}
+    copies = torch.zeros(len(train), dtype=torch.bool)
+    copies[[index for index in candidates.tolist() if train.images[train.rows[index]].tobytes() in known]] = True
+    return copies
+
+
+def _hash_images(split: ImageSplit) -> np.ndarray:
+    """Return a 64-bit hash of each image, fast enough to compute at every start."""
+    size = split.images[0].size
+    word = np.uint64 if size % 8 == 0 else np.uint8
+    weights = np.random.default_rng(0).integers(0, 2**63, size // np.dtype(word).itemsize, dtype=np.uint64) * 2 + 1
+    rows, hashes = split.rows.numpy(), np.empty(len(split), np.uint64)
+    for start in range(0, len(split), CHUNK):
+        words = split.images[rows[start : start + CHUNK]].reshape(-1, size).view(word)
+        hashes[start : start + CHUNK] = (words * weights).sum(1, dtype=np.uint64)
+    return hashes

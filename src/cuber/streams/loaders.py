@@ -1,0 +1,128 @@
+"""Loaders that yield batches in an order determined by a seed, of one split or of several tasks mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from cuber.errors import CuberError
+from cuber.streams.splits import DatasetSplit, Split
+
+READ_AHEAD = 512
+"""Minimum number of samples to read at once: small batches are read together, task by task."""
+
+
+class JointSplit:
+    """The concatenated splits of several tasks; a batch is ``(x, y, task)``, with the task of each sample."""
+
+    def __init__(self, splits: Sequence[Split]) -> None:
+        self.splits = list(splits)
+        sizes = torch.tensor([len(split) for split in self.splits])
+        self._ends = sizes.cumsum(0)
+        self._begins = self._ends - sizes
+        shapes = {task: split.shape for task, split in enumerate(splits) if not isinstance(split, DatasetSplit)}
+        first = min(shapes, default=0)
+        for task, shape in shapes.items():
+            if shape != shapes[first]:
+                raise _do_not_mix(
+                    f"those of task {first} are of shape {shapes[first]}, those of task {task} of {shape}"
+                )
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def subsets(self, indices: Tensor) -> dict[int, Split]:
+        """Return the samples at ``indices``, one split per task."""
+        return {task: self.splits[task].subset(own) for task, own in self._by_task(indices)[1].items()}
+
+    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield a batch for each chunk of indices."""
+        # A Dataset may draw random numbers, so it is read batch by batch: a resumed run then draws the same ones.
+        may_draw = any(isinstance(split, DatasetSplit) for split in self.splits)
+        together = 1 if may_draw else max(1, READ_AHEAD // len(chunks[0]))
+        groups = [chunks[start : start + together] for start in range(0, len(chunks), together)]
+        selected = [self._by_task(torch.cat(list(group))) for group in groups]
+        readers = [
+            split.batches([own[task] for _, own in selected if task in own], generator)
+            for task, split in enumerate(self.splits)
+        ]
+        for group, (tasks, own) in zip(groups, selected, strict=True):
+            x, y = _concatenate([next(readers[task]) for task in own])
+            places = tasks.argsort(stable=True).argsort()  # from the order of the tasks to that of the chunks
+            sizes = [len(chunk) for chunk in group]
+            for place, task in zip(places.split(sizes), tasks.split(sizes), strict=True):
+                yield x[place], y[place], task
+
+    def _by_task(self, indices: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+        """Return the task of each index, and the indices into the split of each task that occurs."""
+        tasks = torch.searchsorted(self._ends, indices, right=True)
+        return tasks, {task: indices[tasks == task] - self._begins[task] for task in tasks.unique().tolist()}
+
+
+def _concatenate(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    try:
+        return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+    except RuntimeError as error:
+        raise _do_not_mix(" ".join(str(error).split())) from error
+
+
+def _do_not_mix(reason: str) -> CuberError:
+    return CuberError(f"samples of different tasks do not make one batch, so they cannot be learned at once: {reason}")
+
+
+class ShuffledLoader:
+    """Yield batches for training, in a new order at each iteration, drawn from ``generator``."""
+
+    def __init__(self, split: Split | JointSplit, batch_size: int, generator: torch.Generator) -> None:
+        self.split = split
+        self.batch_size = batch_size
+        self.generator = generator
+        # A DataLoader draws from its generator; with a separate one, Datasets and tensors have the same order.
+        self._workers = torch.Generator().manual_seed(generator.initial_seed())
+
+    def __len__(self) -> int:
+        return _count(len(self.split), self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        return self.batches()
+
+    def batches(self, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Draw a new order and yield its batches, starting with number ``first``."""
+        order = torch.randperm(len(self.split), generator=self.generator)
+        return self.split.batches(_chunks(order, self.batch_size)[first:], self._workers)
+
+
+class FixedLoader:
+    """Yield batches in the same order at each iteration: shuffled by ``seed``, or unshuffled if it is None.
+
+    Iterating over it does not change the random numbers of any other loader.
+    """
+
+    def __init__(self, split: Split | JointSplit, batch_size: int, seed: int | None = None) -> None:
+        self.split = split
+        self.batch_size = batch_size
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return _count(len(self.split), self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        generator = torch.Generator().manual_seed(self.seed or 0)
+        count = len(self.split)
+        order = torch.arange(count) if self.seed is None else torch.randperm(count, generator=generator)
+        return self.split.batches(_chunks(order, self.batch_size), generator)
+
+
+def _chunks(order: Tensor, batch_size: int) -> list[Tensor]:
+    """Split indices into batches; a single last sample joins the batch before it, for batch normalization."""
+    chunks = list(order.split(batch_size))
+    if batch_size > 1 and len(chunks) > 1 and len(chunks[-1]) == 1:
+        chunks[-2:] = [torch.cat(chunks[-2:])]
+    return chunks
+
+
+def _count(samples: int, batch_size: int) -> int:
+    whole, rest = divmod(samples, batch_size)
+    return whole + (rest > 1 or (rest == 1 and whole == 0))

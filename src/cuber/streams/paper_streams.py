@@ -1,0 +1,97 @@
+"""The benchmark streams of the paper: Permuted MNIST, CIFAR-100, 5-Datasets and Split miniImageNet."""
+
+from __future__ import annotations
+
+import torch
+
+from cuber.datasets import ImageDataset, Location, load
+from cuber.errors import unknown
+from cuber.streams.builders import class_stream, dataset_task
+from cuber.streams.splits import ImageSplit, Transform
+from cuber.streams.task import Stream, Task
+
+OVERLAPPING = (0, 5, 10, 20, 25, 30, 40)
+"""First class of each task of OL-CIFAR100."""
+SIDE = 32
+"""Image size of 5-Datasets."""
+ORDERS = {
+    "code": ("cifar-10", "mnist", "svhn", "fashion-mnist", "notmnist"),
+    "paper": ("cifar-10", "mnist", "svhn", "notmnist", "fashion-mnist"),
+}
+"""Orders of 5-Datasets: that of the published code and that of the paper's text."""
+
+
+def permuted_mnist(seed: int = 0, *, tasks: int = 10, data_dir: Location | None = None) -> Stream:
+    """Return tasks of the ten digits with one head, each with its own permutation of the pixels.
+
+    The first task is permuted too, as in GPM's published code. The same tenth of the training images is held out for
+    validation in all tasks.
+    """
+    dataset = load("mnist", data_dir)
+    generator = torch.Generator().manual_seed(seed)
+    count, pixels = len(dataset.train_labels), dataset.train_images[0].size
+    held_out = round(0.1 * count)
+    rows = torch.randperm(count, generator=generator).split([held_out, count - held_out])
+    labels, test_labels = (torch.from_numpy(y).long() for y in (dataset.train_labels, dataset.test_labels))
+    stream = []
+    for position in range(tasks):
+        transform = Transform(dataset.mean, dataset.std, order=torch.randperm(pixels, generator=generator))
+        validation, train = (ImageSplit(dataset.train_images, some, labels[some], transform) for some in rows)
+        test = ImageSplit(dataset.test_images, torch.arange(len(test_labels)), test_labels, transform)
+        stream.append(Task(f"permutation {position}", train, test, validation, classes=len(dataset.classes)))
+    return Stream("permuted-mnist", stream, shared_head=True, notes=dataset.notes)
+
+
+def split_cifar100(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
+    """Return ten tasks of ten classes, in order; the seed determines the 5 % held out for validation."""
+    return _cifar100("split-cifar100", tuple(range(0, 100, 10)), seed, data_dir)
+
+
+def overlap_cifar100(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
+    """Return OL-CIFAR100: seven tasks of ten classes, some of which share five classes with the task before."""
+    return _cifar100("overlap-cifar100", OVERLAPPING, seed, data_dir)
+
+
+def _cifar100(name: str, starts: tuple[int, ...], seed: int, data_dir: Location | None) -> Stream:
+    groups = [(f"classes {start}-{start + 9}", range(start, start + 10)) for start in starts]
+    return class_stream(name, load("cifar-100", data_dir), groups, 0.05, torch.Generator().manual_seed(seed))
+
+
+def split_miniimagenet(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
+    """Return twenty tasks of five classes; the seed shuffles the classes and determines the 2 % held out."""
+    dataset = load("miniimagenet", data_dir)
+    generator = torch.Generator().manual_seed(seed)
+    groups = [group.tolist() for group in torch.randperm(len(dataset.classes), generator=generator).split(5)]
+    named = [("classes " + ",".join(map(str, group)), group) for group in groups]
+    return class_stream("split-miniimagenet", dataset, named, 0.02, generator)
+
+
+def five_datasets(
+    seed: int = 0, *, order: str = "code", mnist_twice: bool = False, data_dir: Location | None = None
+) -> Stream:
+    """Return CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST as tasks of 32x32 images with three channels.
+
+    Args:
+        seed: Determines the 5 % of the training images held out for validation.
+        order: ``"code"``, the order of the published code, or ``"paper"``, that of the paper's text.
+        mnist_twice: Replace Fashion-MNIST by MNIST, as the published code does with later versions of torchvision,
+            where its own FashionMNIST downloads MNIST.
+        data_dir: The data directory.
+    """
+    if order not in ORDERS:
+        raise unknown("order of 5-Datasets", order, ORDERS)
+    generator = torch.Generator().manual_seed(seed)
+    tasks = []
+    for name in ORDERS[order]:
+        again = mnist_twice and name == "fashion-mnist"
+        dataset = load("mnist" if again else name, data_dir)
+        title = "mnist again" if again else name
+        tasks.append(dataset_task(title, dataset, padded_transform(dataset), 0.05, generator))
+    return Stream("five-datasets", tasks, notes=["MNIST in the place of Fashion-MNIST"] if mnist_twice else [])
+
+
+def padded_transform(dataset: ImageDataset) -> Transform:
+    """Return the transform that pads images to 32x32 and repeats the channel of grayscale images three times."""
+    padding = (SIDE - dataset.train_images.shape[1]) // 2
+    channels = 3 if dataset.train_images.ndim == 3 else None
+    return Transform(*dataset.padded_normalization(padding), padding, channels)
