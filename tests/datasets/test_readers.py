@@ -113,8 +113,8 @@ def test_many_damaged_files_are_named_in_part_and_counted(tmp_path: Path) -> Non
 
 
 def test_notmnist_split_does_not_depend_on_file_names(tmp_path: Path) -> None:
-    files.write_notmnist(tmp_path / "one" / "notMNIST_small")
-    files.write_notmnist(tmp_path / "two" / "notMNIST_small")
+    files.write_notmnist(tmp_path / "one" / "notMNIST_small", 10)
+    files.write_notmnist(tmp_path / "two" / "notMNIST_small", 10)
     for path in list((tmp_path / "two").rglob("*.png")):
         path.rename(path.with_name(f"{999 - int(path.stem)}.png"))
     one, two = (datasets.load("notmnist", tmp_path / name) for name in ("one", "two"))

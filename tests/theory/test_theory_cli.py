@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from cuber.cli.main import main
+from cuber.report.theory.figure import sweep_figure
+from cuber.theory.sweep import sweep
 
 
 @pytest.fixture
@@ -58,10 +60,16 @@ def test_a_name_with_an_ending_gets_no_second_one(
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{figure}.png", f"{figure}.svg"]
 
 
-def test_the_network_says_that_its_constants_are_estimated_and_any_number_of_angles_is_drawn(cuber) -> None:
+def test_the_constants_of_the_network_are_estimated(cuber, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuber.report.theory.figure.sweep_figure", lambda _: Figure((1, 1)))
     code, out, err = cuber("network", "--angles", "2", "--steps", "3", "--step-size", "0.1")
     assert (code, err) == (0, "")
     assert out.count("(estimated)") == 2
+
+
+@pytest.mark.parametrize("angles", [2, 3])
+def test_any_number_of_angles_is_drawn(angles: int) -> None:
+    assert len(sweep_figure(sweep("logistic", angles, steps=2)).axes) == 3 + 2 * angles
 
 
 @pytest.mark.parametrize(
