@@ -71,7 +71,7 @@ def test_messages_are_encodable(cuber, tmp_path: Path) -> None:
 
 
 def test_degree_signs_are_replaced_only_where_they_are_missing(cuber, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuber.report.theory.figure.sweep_figure", lambda _: Figure((1, 1)))
+    monkeypatch.setattr("cuber.report.theory_sweep.sweep_figure", lambda _: Figure((1, 1)))
     rows = {
         encoding: [line.partition("|")[0] for line in out.splitlines() if "holds" in line or "-|" in line]
         for encoding in ("ascii", "latin-1")

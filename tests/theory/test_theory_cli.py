@@ -51,7 +51,7 @@ def test_a_table_that_fits_and_a_figure_in_two_formats(cuber, tmp_path: Path) ->
 def test_a_name_with_an_ending_gets_no_second_one(
     cuber, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, figure: str
 ) -> None:
-    monkeypatch.setattr("cuber.report.theory.figure.sweep_figure", lambda _: Figure((1, 1)))
+    monkeypatch.setattr("cuber.report.theory_sweep.sweep_figure", lambda _: Figure((1, 1)))
     code, out, _ = cuber("--angles", "2", "--steps", "2", "-o", name)
     assert code == 0
     assert out.endswith(f"\n{figure}.svg and {figure}.png: the figure\n")
