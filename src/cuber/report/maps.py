@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from cuber.report.model import Estimate, Group, Variant
 from cuber.report.style import DEMOTED, HEAT_LIGHT, LIGHT, REGIMES, REGIMES_LIGHT, WIDTH
-from cuber.report.table import Cell, Column, Row, Table, change, words
+from cuber.report.table import Column, MarkedCell, Row, Table, change, words
 from cuber.report.typography import estimate_text, number, seeds_text, shorten, typeset
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def accuracy_table(variant: Variant, limits: tuple[float, float], title: str = "
         rows.append({"after": "all at once" if variant.at_once else str(after), **cells})
     footer: Row | None = None
     if len(matrix) > 1:
-        footer = {"after": "change", **{str(task): Cell() for task in tasks}}
+        footer = {"after": "change", **{str(task): MarkedCell() for task in tasks}}
         for task, last in enumerate(matrix[-1][:-1]):
             own = matrix[task][task]
             if last is not None and own is not None:
@@ -63,11 +63,11 @@ def accuracy_table(variant: Variant, limits: tuple[float, float], title: str = "
     return Table("accuracy", title, columns, rows, footer=footer)
 
 
-def _accuracy(value: Estimate | None, limits: tuple[float, float]) -> Cell:
+def _accuracy(value: Estimate | None, limits: tuple[float, float]) -> MarkedCell:
     if value is None:
-        return Cell()
+        return MarkedCell()
     hint = "" if value.deviation is None else f"{typeset(estimate_text(value))} %"
-    return Cell(number(value.mean, ".1f"), f"h{heat(value.mean, *limits)}", hint)
+    return MarkedCell(number(value.mean, ".1f"), f"h{heat(value.mean, *limits)}", hint)
 
 
 def regime_layers(result: Result) -> list[str]:
@@ -81,19 +81,19 @@ def regime_table(result: Result, layer: str) -> Table:
     rows: list[Row] = []
     for task in tasks[1:]:
         by_task = result.regimes[task].get(layer, {})
-        cells = {str(old): _regime(by_task[old]) if old in by_task else Cell() for old in tasks[:-1]}
+        cells = {str(old): _regime(by_task[old]) if old in by_task else MarkedCell() for old in tasks[:-1]}
         rows.append({"new": str(task), **cells})
     columns = [words("new", "new"), *(Column(str(old), str(old)) for old in tasks[:-1])]
     return Table("regimes", layer, columns, rows)
 
 
-def _regime(regime: Mapping[str, Any]) -> Cell:
+def _regime(regime: Mapping[str, Any]) -> MarkedCell:
     """The regime, or the epoch after which it was demoted from 3 to 2."""
     epoch, kind = regime.get("fell"), regime["regime"]
     if epoch is None and kind == 1:
-        return Cell("1", "r1")
+        return MarkedCell("1", "r1")
     hint = f"ratio {number(regime['ratio'])}, cosine {number(regime['cosine'])}"
-    return Cell(str(kind), f"r{kind}", hint) if epoch is None else Cell(f"↓{epoch}", f"r{DEMOTED}", hint)
+    return MarkedCell(str(kind), f"r{kind}", hint) if epoch is None else MarkedCell(f"↓{epoch}", f"r{DEMOTED}", hint)
 
 
 # Figures

@@ -14,12 +14,15 @@ NOTHING = "-"
 
 
 @dataclass(frozen=True)
-class Cell:
+class MarkedCell:
     """A cell of a page: its text, its CSS class (gain, loss, h0 to h8, r1 to r4) and its tooltip."""
 
     text: str = ""
     mark: str = ""
     hint: str = ""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,11 @@ class Column:
         """The value as plain text."""
         return NOTHING if value is None else self.show(value)
 
-    def cell(self, value: Any) -> Cell:
+    def cell(self, value: Any) -> MarkedCell:
         """The value as a cell of the page."""
-        if isinstance(value, Cell):
+        if isinstance(value, MarkedCell):
             return value
-        return Cell(str(value) if self.words and value is not None else typeset(self.text(value)))
+        return MarkedCell(str(value) if self.words and value is not None else typeset(self.text(value)))
 
 
 Row = dict[str, Any]
@@ -88,7 +91,7 @@ class Table:
             for row in self.rows
         ]
 
-    def cells(self, row: Row) -> list[Cell]:
+    def cells(self, row: Row) -> list[MarkedCell]:
         """One row as cells of the page."""
         return [column.cell(row.get(column.name)) for column in self.columns]
 
@@ -131,10 +134,10 @@ def probability(heading: str, name: str) -> Column:
     return Column(heading, name, lambda p: "<0.001" if p < 0.001 else f"{p:.3f}")
 
 
-def change(value: float, form: str = "+.1f") -> Cell:
+def change(value: float, form: str = "+.1f") -> MarkedCell:
     """A change of an accuracy, marked as gain or loss where it is visible with one decimal."""
     mark = "gain" if value >= VISIBLE else "loss" if value <= -VISIBLE else ""
-    return Cell(typeset(format_number(value, form)), mark)
+    return MarkedCell(typeset(format_number(value, form)), mark)
 
 
 VISIBLE = 0.05

@@ -20,7 +20,7 @@ from cuber.report.typography import number as number_text
 if TYPE_CHECKING:
     from cuber.training import Result
 
-Conditions = Mapping[str, Any]
+LayerConditions = Mapping[str, Any]
 """Ratio, cosine, ``eps2`` (required by theorem 1), ``step_size`` (allowed by theorem 2 (2) for one step) and
 ``agreement`` (``-<g_old, w - w'>``, the decrease of the old task's loss at first order)."""
 
@@ -41,7 +41,7 @@ class Pair:
     task: int
     old: int
     change: float
-    layers: Mapping[str, Conditions]
+    layers: Mapping[str, LayerConditions]
     cosine: float | None
     """Mean over the layers, when the new task begins."""
     agreement: float | None
@@ -67,7 +67,7 @@ def all_pairs(variant: Variant) -> list[Pair]:
     return [pair for result in variant.results for pair in pairs(result)]
 
 
-def steps_covered(conditions: Conditions, lr: float) -> int:
+def steps_covered(conditions: LayerConditions, lr: float) -> int:
     """Number of steps for which theorem 2 (2), whose step size falls with k^1.5, allows the learning rate.
 
     >>> steps_covered({"step_size": 0.8}, lr=0.1), steps_covered({"step_size": None}, lr=0.1)
@@ -142,7 +142,7 @@ def details(variant: Variant, result: Result) -> Table:
     return Table("details", "", columns, rows)
 
 
-def _conditions_text(one: Conditions | None, lr: float) -> str:
+def _conditions_text(one: LayerConditions | None, lr: float) -> str:
     if one is None:
         return MISSING
     steps = steps_covered(one, lr)
