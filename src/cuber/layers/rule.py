@@ -8,9 +8,6 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from cuber.errors import CuberError
-from cuber.layers.patches import Patches
-
 
 class Rule(ABC):
     """How one type of layer computes. Subclass and :func:`register` it to protect layers of this type.
@@ -33,14 +30,6 @@ class Rule(ABC):
     @abstractmethod
     def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the layer's output with another weight and bias than its own."""
-
-    @staticmethod
-    def patches(layer: nn.Module, x: Tensor) -> Patches | None:
-        """Return the input vectors as patches of an array, if they are: sums over them are computed faster.
-
-        A subclass of a rule with patches that overrides ``vectors`` must override this too.
-        """
-        return None
 
     @staticmethod
     def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:
@@ -73,11 +62,6 @@ def register(*layer_types: type[nn.Module]) -> Callable[[type[Rule]], type[Rule]
     """Class decorator: register a rule for layer types."""
 
     def enter(rule: type[Rule]) -> type[Rule]:
-        if "vectors" in vars(rule) and "patches" not in vars(rule) and rule.patches is not Rule.patches:
-            raise CuberError(
-                f"{rule.__name__} has vectors of its own but patches of another rule: override patches too, "
-                "with a function that returns None if they are no patches"
-            )
         RULES.update(dict.fromkeys(layer_types, rule))
         return rule
 
