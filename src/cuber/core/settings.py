@@ -15,14 +15,6 @@ from cuber.errors import CuberError, unknown
 LARGEST = 2**62
 """Bound on integers: they must fit into 64 bits everywhere."""
 
-
-def is_number(value: Any, *, whole: bool = False) -> bool:
-    """Return whether a value is a finite number, numpy's included, and no bool."""
-    if isinstance(value, Integral):
-        return not isinstance(value, bool) and -LARGEST < int(value) < LARGEST
-    return not whole and isinstance(value, Real) and math.isfinite(value)
-
-
 PerLayer = Any
 """A value for all layers, a list of values in the layers' order, or a mapping from layer names to values."""
 
@@ -41,10 +33,10 @@ class Setting:
         """Raise unless ``value`` is allowed."""
         several = self.per_layer and isinstance(value, Mapping | Sequence) and not isinstance(value, str)
         for part in (value.values() if isinstance(value, Mapping) else value) if several else [value]:
-            if not self._fits(part, default):
+            if not self._allows(part, default):
                 raise CuberError(f"{owner}: {name} must be {self.describe(default)}, not {short(part)}")
 
-    def _fits(self, value: Any, default: Any) -> bool:
+    def _allows(self, value: Any, default: Any) -> bool:
         if self.choices:
             return value in self.choices
         if isinstance(default, bool):
@@ -64,14 +56,12 @@ class Setting:
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
-    """Return a dataclass field that is a hyper-parameter.
+    """Return a dataclass field that is a hyper-parameter: ``eps1: float = setting(0.5, "share ...", low=0)``.
 
     Args:
         default: its type is the type of the setting.
         help: for ``cuber list``.
         limits: ``low``, ``high``, ``choices``, ``per_layer``.
-
-    Example: ``eps1: float = setting(0.5, "share of the gradient", low=0)``.
     """
     return dataclasses.field(default=default, kw_only=True, metadata={"setting": Setting(help, **limits)})
 
@@ -84,12 +74,12 @@ def settings_of(method: Any) -> dict[str, tuple[Any, Setting]]:
 
 def check_settings(method: Any) -> None:
     """Raise unless every hyper-parameter of a learner has an allowed value."""
-    owner = type(method).__name__
-    for name, value in vars(type(method)).items():
+    for name, value in vars(kind := type(method)).items():
         if isinstance(value, dataclasses.Field):
-            raise CuberError(f"{owner}.{name} is not a setting: put @dataclass(eq=False, repr=False) above the class")
-    for name, (default, what) in settings_of(method).items():
-        what.check(owner, name, getattr(method, name), default)
+            raise CuberError(
+                f"{kind.__name__}.{name} is not a setting: put @dataclass(eq=False, repr=False) above the class"
+            )
+    check_values(kind, {name: getattr(method, name) for name in settings_of(method)})
 
 
 def check_values(method: type, values: Mapping[str, Any]) -> None:
@@ -98,8 +88,21 @@ def check_values(method: type, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if name not in known:
             raise unknown(f"setting of {method.__name__}", name, known)
-        default, what = known[name]
-        what.check(method.__name__, name, value, default)
+        default, allowed = known[name]
+        allowed.check(method.__name__, name, value, default)
+
+
+def for_layer(value: PerLayer, name: str, names: Sequence[str], what: str) -> Any:
+    """Return the value of a per-layer setting for one layer."""
+    if isinstance(value, Mapping):
+        if name not in value:
+            raise CuberError(f"{what} has no value for layer '{name}' (it names {', '.join(map(str, value))})")
+        return value[name]
+    if isinstance(value, Sequence):
+        if len(value) != len(names):
+            raise CuberError(f"{what} has {len(value)} values, but the model has {len(names)} protected layers")
+        return value[names.index(name)]
+    return value
 
 
 def parse_settings(assignments: Sequence[str]) -> dict[str, str]:
@@ -129,20 +132,14 @@ def read_value(text: str) -> Any:
         return text
 
 
+def is_number(value: Any, *, whole: bool = False) -> bool:
+    """Return whether a value is a finite number, numpy's included, and no bool."""
+    if isinstance(value, Integral):
+        return not isinstance(value, bool) and -LARGEST < int(value) < LARGEST
+    return not whole and isinstance(value, Real) and math.isfinite(value)
+
+
 def short(value: Any) -> str:
     """Return the ``repr`` of a value, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def for_layer(value: PerLayer, name: str, names: Sequence[str], what: str) -> Any:
-    """Return the value of a per-layer setting for one layer."""
-    if isinstance(value, Mapping):
-        if name not in value:
-            raise CuberError(f"{what} has no value for layer '{name}' (it names {', '.join(map(str, value))})")
-        return value[name]
-    if isinstance(value, Sequence):
-        if len(value) != len(names):
-            raise CuberError(f"{what} has {len(value)} values, but the model has {len(names)} protected layers")
-        return value[names.index(name)]
-    return value
