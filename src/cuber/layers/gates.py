@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -87,7 +87,7 @@ def find_gated_modules(model: nn.Module, layers: Iterable[ProtectedLayer], run: 
 
     with ExitStack() as hooks:
         for name, layer in by_name.items():
-            hooks.enter_context(_after(layer.modules, partial(after_layer, name)))
+            hooks.enter_context(_outputs_to(partial(after_layer, name), layer.modules))
         for module in model.modules():
             if isinstance(module, _NormBase):
                 hooks.enter_context(module.register_forward_pre_hook(before_norm))
@@ -103,19 +103,17 @@ def find_gated_modules(model: nn.Module, layers: Iterable[ProtectedLayer], run: 
 
 def _is_read_elsewhere(layer: ProtectedLayer, norms: list[nn.Module], run: Run) -> bool:
     """Return whether the loss depends on the output of a layer by another way than through ``norms``."""
-    with _after(layer.modules, lambda output: torch.full_like(output, torch.nan)), _after(norms, torch.zeros_like):
+    spoil = partial(torch.full_like, fill_value=torch.nan)
+    with _outputs_to(spoil, layer.modules), _outputs_to(torch.zeros_like, norms):
         return not bool(run().isfinite())
 
 
-@contextmanager
-def _after(modules: Iterable[nn.Module], function: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+def _outputs_to(function: Callable[[Tensor], Tensor | None], modules: Iterable[nn.Module]) -> ExitStack:
     """While open, call ``function`` with each output of the modules, and replace the output by what it returns."""
-    handles = [module.register_forward_hook(lambda module, arguments, output: function(output)) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    hooks = ExitStack()
+    for module in modules:
+        hooks.enter_context(module.register_forward_hook(lambda module, arguments, output: function(output)))
+    return hooks
 
 
 class Wiring:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 
 import torch
@@ -123,23 +123,21 @@ def constant_statistics(layers: list[_BatchNorm], run: Callable[[], object]) -> 
         variance, mean = torch.var_mean(arguments[0], over, correction=0)
         seen[module].append((mean, variance))
 
-    hooks = [module.register_forward_pre_hook(measure) for module in layers]
-    try:
+    with ExitStack() as hooks, torch.no_grad():
+        for module in layers:
+            hooks.enter_context(module.register_forward_pre_hook(measure))
         if layers:
-            with torch.no_grad():
-                run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    before = [{key: value for key, value in module.__dict__.items() if key == "forward"} for module in layers]
+            run()
+    before = {module: module.__dict__.get("forward") for module in layers}
     try:
         for module in layers:
             module.forward = ConstantStatistics(module, seen[module])  # type: ignore[assignment]
         yield
     finally:
-        for module, forward in zip(layers, before, strict=True):
+        for module, forward in before.items():
             del module.__dict__["forward"]
-            module.__dict__.update(forward)
+            if forward is not None:
+                module.__dict__["forward"] = forward
 
 
 @contextmanager

@@ -7,6 +7,7 @@ gradient and input vector. Samples must not interact in the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -67,16 +68,11 @@ def uses_of(layers: Iterable[ProtectedLayer], loss: Callable[[], Tensor], sample
             calls.append((layer, module, (arguments[0] if arguments else named["input"]).detach()))
             edges.append(get_gradient_edge(output))  # an activation may overwrite the output itself
 
-    hooks = [
-        module.register_forward_hook(partial(record, layer), with_kwargs=True)
-        for layer in layers
-        for module in layer.modules
-    ]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            for module in layer.modules:
+                hooks.enter_context(module.register_forward_hook(partial(record, layer), with_kwargs=True))
         total = loss() * samples
-    finally:
-        for hook in hooks:
-            hook.remove()
     uses: dict[str, list[Use]] = {}
     if calls and total.requires_grad:
         gradients = torch.autograd.grad(total, edges, allow_unused=True)
