@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from cuber import CuberError
 from cuber.layers import Rule, register, scan
-from cuber.layers.convolution import ConvolutionRule
-from cuber.layers.patches import Patches
 from cuber.layers.rule import RULES, rule_for
 from tests.models import CASES, Tied
 
@@ -181,22 +179,3 @@ def test_a_new_layer_type_is_one_registered_rule(monkeypatch: pytest.MonkeyPatch
 
     assert rule_for(Doubled()) is DoubledRule
     assert names(nn.Sequential(Doubled(), nn.Linear(2, 2)))[0] == ["0", "1"]
-
-
-def test_vectors_of_ones_own_need_patches_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the bases would be those of another layer's vectors, and nobody would notice."""
-    monkeypatch.setattr("cuber.layers.rule.RULES", RULES.copy())
-
-    class Halved(ConvolutionRule):
-        @staticmethod
-        def vectors(layer: nn.Module, x: Tensor) -> Tensor:
-            return ConvolutionRule.vectors(layer, x / 2)
-
-    class Owning(Halved):
-        @staticmethod
-        def patches(layer: nn.Module, x: Tensor) -> Patches:
-            return ConvolutionRule.patches(layer, x / 2)
-
-    with pytest.raises(CuberError, match="Halved has vectors of its own but patches of another rule"):
-        register(Shouting)(Halved)
-    register(Shouting)(Owning)

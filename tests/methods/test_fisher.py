@@ -38,7 +38,7 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float = 
 @pytest.fixture
 def one_by_one_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many samples at once, but for the two that are tried alone."""
-    monkeypatch.setattr(machinery._Fisher, "_warn", lambda *_: pytest.fail("one sample at a time"))
+    monkeypatch.setattr("cuber.core.fisher.warnings.warn", lambda *_, **__: pytest.fail("one sample at a time"))
 
 
 @pytest.mark.filterwarnings("error:There is a performance drop")  # torch's own way of going one by one
@@ -67,8 +67,7 @@ def test_it_knows_nothing_of_batches(name: str) -> None:
 
 
 def test_layers_that_a_rule_covers_need_no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machinery._Fisher, "_squares_at_once", lambda *_: pytest.fail("not by the layers"))
-    monkeypatch.setattr(machinery._Fisher, "_warn", lambda *_: pytest.fail("not by the layers"))
+    monkeypatch.setattr(machinery._Fisher, "_squares_by_func", lambda *_: pytest.fail("not by the layers"))
     for name in ("mlp", "cnn", "grouped strided dilated cnn", "conv1d", "conv3d", "layer used twice", "tied layers"):
         case = CASES[name]
         model = case.model()

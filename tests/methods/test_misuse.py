@@ -235,7 +235,7 @@ def test_thawing_what_old_tasks_need_is_worth_a_word(late: bool) -> None:
     learner = GPM(model)
     learn(learner, CASE.loader(0))
     learner.begin_task(CASE.loader(1), loss_fn)
-    sentence = r"'1.weight' \(and 1 more\) is not for this task to train and was frozen"
+    sentence = r"'1.weight' \(and 1 more\) was frozen because it belongs to another task"
     if late:
         learner.wrap(sgd(learner.parameters()))
     model.requires_grad_(True)

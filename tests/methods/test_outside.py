@@ -122,5 +122,5 @@ def test_a_setting_of_a_class_that_is_no_dataclass_is_told() -> None:
     class Mine(Method):
         strength: float = setting(0.1, "how hard", low=0)
 
-    with pytest.raises(CuberError, match=r"Mine\.strength is no setting yet: put @dataclass"):
+    with pytest.raises(CuberError, match=r"Mine\.strength is not a setting: put @dataclass"):
         Mine(nn.Linear(2, 2))

@@ -1,4 +1,4 @@
-"""Where a model computes, and in which precision: asked in every step, so asked cheaply."""
+"""The device and the precision that a model computes with; used in every step."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from torch import nn
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device of a model's first parameter; of a model without one, the CPU."""
+    """Return the device of a model's first parameter; of a model without parameters, the CPU."""
     parameter = _first_parameter(model)
     return torch.device("cpu") if parameter is None else parameter.device
 
 
 def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """As ``next(module.parameters())``, but without a look at all the other modules on the way."""
+    """Return ``next(module.parameters())`` without visiting all modules."""
     for parameter in module._parameters.values():
         if parameter is not None:
             return parameter
-    for child in module._modules.values():
-        if child is not None and (parameter := _first_parameter(child)) is not None:
-            return parameter
-    return None
+    found = (_first_parameter(child) for child in module._modules.values() if child is not None)
+    return next((parameter for parameter in found if parameter is not None), None)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """For our own products, where somebody steps inside an autocast that is meant for the forward pass."""
+    """Return a context that disables autocast, for steps inside an autocast that is meant for the forward pass."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

@@ -1,7 +1,7 @@
-"""The diagonal of the Fisher information: how much each weight matters for the answers to some samples.
+"""The diagonal of the Fisher information: how much the outputs for some samples depend on each weight.
 
-It is the mean over the samples of the squared gradient of each sample's own loss, so it knows nothing of batches. The
-squared gradient of a batch's mean loss is another thing, and smaller the larger the batch.
+It is the mean over samples of the squared gradient of each sample's own loss, whatever the batches. The squared
+gradient of a batch's mean loss would be smaller the larger the batch.
 """
 
 from __future__ import annotations
@@ -33,28 +33,26 @@ from cuber.layers.per_sample import BYTES
 from cuber.networks.heads import head_parameters
 
 Loss = Callable[[Batch], Tensor]
-Squares = dict[nn.Parameter, Tensor]
 
 TRIED = 8, 2
-"""A batch of so many samples is tried first, and so many of them alone, to see whether both say the same."""
-
+"""Size of the batch that layers are tried with, and number of its samples that are compared."""
 TOGETHER = 2**20
-"""Batches are joined up to so many bytes."""
+"""Bytes up to which small batches are joined."""
 
 
 def fisher_diagonal(model: nn.Module, loss: Loss, samples: list[Batch]) -> dict[str, Tensor]:
-    """Of all trained parameters but heads, by name, in evaluation mode; ``loss(batch)`` is the model's mean loss.
+    """Return parameter name -> Fisher diagonal, for all that is trained but heads; ``loss(batch)`` is a mean loss.
 
-    Layers that a rule covers need no more than their inputs and output gradients. What else there is (the weights of
-    normalization layers, embeddings, attention) gets its gradients from ``torch.func``, many samples at once.
-    Layers that normalize each batch by itself take its mean and variance as constants, so that samples do not interact.
+    Layers that a rule covers need only their inputs and output gradients. Other parameters (of normalization layers,
+    embeddings, attention) get their gradients from ``torch.func``, many samples at a time. Layers that normalize each
+    batch by itself take its mean and variance as constants, so that samples do not interact.
     """
     with evaluation_mode(model), torch.enable_grad():
         fisher = _Fisher(model, loss)
         if not fisher.names:
             return {}
         fisher.try_layers(batches.first(max(samples, key=batches.size), TRIED[0]))
-        # Small samples are faster many at a time; the mean and variance of a batch are those of the batches given.
+        # Small batches are joined, but not where each is normalized by itself.
         for batch in samples if fisher.normalized else batches.joined(samples, TOGETHER):
             fisher.add(batch)
     count = sum(map(batches.size, samples))
@@ -62,7 +60,7 @@ def fisher_diagonal(model: nn.Module, loss: Loss, samples: list[Batch]) -> dict[
 
 
 class _Fisher:
-    """The squared gradients summed so far, and which parameter gets them in which way."""
+    """Sums of squared gradients, and the way in which each parameter gets its gradients."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model, self.loss = model, loss
@@ -71,15 +69,15 @@ class _Fisher:
         self.names = {p: name for name, p in model.named_parameters() if p.requires_grad and p not in heads}
         self.sums = {p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in self.names}
         self.others = list(self.names)
-        """The parameters for which no layer tells the gradients."""
-        self.at_once = True
+        """Parameters whose gradients no layer gives."""
+        self.uses_func = True
         self.normalized = normalized_by_batch(model)
 
     def try_layers(self, batch: Batch) -> None:
-        """Keep the layers that tell the same gradients as samples alone do, tried on the samples that pull the most.
+        """Keep the layers that give the same gradients as single samples, tried on the samples with the largest ones.
 
-        Not kept are layers whose weights are used past them, or whose inputs do not begin with a dimension for the
-        samples; and none at all if the loss of a batch is not the mean of its samples' losses.
+        Not kept are layers whose weights are used without calling them, or whose inputs do not begin with a dimension
+        for samples; and none at all if the loss of a batch is not the mean of its samples' losses.
         """
         uses = self._uses(batch)
         strength = torch.zeros(batches.size(batch), dtype=torch.float64)
@@ -88,27 +86,34 @@ class _Fisher:
         for sample in strength.argsort(descending=True)[: TRIED[1]].tolist():
             with self._samples_apart(batch):
                 alone = self._gradients(batch, sample, list(self.names))
-            self.layers = [layer for layer in self.layers if _tells(layer, uses.get(layer.name, []), sample, alone)]
-        told = {parameter for layer in self.layers for parameter in layer.parameters}
-        self.others = [parameter for parameter in self.names if parameter not in told]
+            self.layers = [layer for layer in self.layers if _agrees(layer, uses.get(layer.name, []), sample, alone)]
+        covered = {parameter for layer in self.layers for parameter in layer.parameters}
+        self.others = [parameter for parameter in self.names if parameter not in covered]
 
     def add(self, batch: Batch) -> None:
-        """Add the squared gradients of the samples in a batch."""
+        """Add the squared gradients of all samples in a batch."""
         for uses in self._uses(batch).values():
-            self._add(dict(zip(uses[0].layer.parameters, uses[0].layer.split(sum_of_squares(uses)), strict=True)))
-        if self.others and self.at_once:
+            layer = uses[0].layer
+            self._add(dict(zip(layer.parameters, layer.split(sum_of_squares(uses)), strict=True)))
+        if self.others and self.uses_func:
             try:
-                self._add(self._squares_at_once(batch))
-            except Exception as error:  # whatever torch.func cannot do with somebody's model
-                self.at_once = False
-                self._warn(error.__cause__ or error)
-        if self.others and not self.at_once:
+                self._add(self._squares_by_func(batch))
+            except Exception as error:  # whatever torch.func cannot do with a user's model
+                self.uses_func = False
+                reason = " ".join(str(error.__cause__ or error).split())[:200]
+                warnings.warn(
+                    f"{len(self.others)} parameters, first '{self.names[self.others[0]]}', get their gradients one "
+                    f"sample at a time, which is slow: torch.func cannot take this model ({reason})",
+                    CuberWarning,
+                    stacklevel=5,
+                )
+        if self.others and not self.uses_func:
             with self._samples_apart(batch):
                 for sample in range(batches.size(batch)):
                     gradients = self._gradients(batch, sample, self.others)
                     self._add({parameter: gradient.square() for parameter, gradient in gradients.items()})
 
-    def _add(self, squares: Squares) -> None:
+    def _add(self, squares: dict[nn.Parameter, Tensor]) -> None:
         for parameter, square in squares.items():
             self.sums[parameter] += square
 
@@ -120,15 +125,15 @@ class _Fisher:
             return uses_of(self.layers, lambda: self.loss(batch), batches.size(batch))
 
     def _gradients(self, batch: Batch, sample: int, parameters: list[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
-        """Of one sample's own loss."""
+        """Return the gradients of one sample's own loss."""
         loss = self.loss(batches.part(batch, slice(sample, sample + 1)))
         if not loss.requires_grad:
             return {}
         gradients = zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True)
         return {p: gradient.to_dense().to(self.sums[p].dtype) for p, gradient in gradients if gradient is not None}
 
-    def _squares_at_once(self, batch: Batch) -> Squares:
-        """By ``torch.func``, as many samples at a time as there is memory for."""
+    def _squares_by_func(self, batch: Batch) -> dict[nn.Parameter, Tensor]:
+        """Return sums of squared gradients by ``torch.func``, for as many samples at a time as there is memory for."""
         module = _LossModule(self.model, self.loss)
         weights = {f"model.{self.names[parameter]}": parameter.detach() for parameter in self.others}
 
@@ -141,7 +146,7 @@ class _Fisher:
         batches.map_samples(batch, tensors.append)
         chunk = max(1, BYTES // (sum(parameter.nbytes for parameter in self.others) or 1))
         squares = {parameter: torch.zeros_like(self.sums[parameter]) for parameter in self.others}
-        # Attention as plain products: vmap would take torch's fused kernels one sample at a time.
+        # Attention as plain products: vmap would run torch's fused kernels one sample at a time.
         with torch.no_grad(), self._samples_apart(batch), sdpa_kernel(SDPBackend.MATH):
             for part in zip(*(tensor.split(chunk) for tensor in tensors), strict=True):
                 gradients = vmap(grad(own_loss), in_dims=(None, 0))(weights, list(part))
@@ -149,17 +154,9 @@ class _Fisher:
                     squares[parameter] += gradient.to(squares[parameter].dtype).square().sum(0)
         return squares
 
-    def _warn(self, error: BaseException) -> None:
-        warnings.warn(
-            f"{len(self.others)} parameters, first '{self.names[self.others[0]]}', get their gradients one sample at a "
-            f"time, which is slow: torch.func cannot take this model ({' '.join(str(error).split())[:200]})",
-            CuberWarning,
-            stacklevel=6,
-        )
-
 
 class _LossModule(nn.Module):
-    """The loss as a module, for ``functional_call`` to reach the model however the loss goes through it."""
+    """The loss as a module that holds the model, for ``functional_call``."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -169,11 +166,11 @@ class _LossModule(nn.Module):
         return self.loss(batch).sum()
 
 
-def _tells(layer: ProtectedLayer, uses: list[Use], sample: int, alone: dict[nn.Parameter, Tensor]) -> bool:
-    """Whether a layer's uses in a batch tell the gradient that a sample has alone."""
+def _agrees(layer: ProtectedLayer, uses: list[Use], sample: int, alone: dict[nn.Parameter, Tensor]) -> bool:
+    """Return whether a layer's uses in a batch give the gradient that a sample has alone."""
     if not all(use.is_clear() for use in uses):
         return False
     expected = layer.join([alone.get(p, torch.zeros_like(p)) for p in layer.parameters])
-    told = sample_gradients(uses, slice(sample, sample + 1))[0] if uses else torch.zeros_like(expected)
+    found = sample_gradients(uses, slice(sample, sample + 1))[0] if uses else torch.zeros_like(expected)
     tolerance = torch.finfo(layer.parameter.dtype).eps ** 0.5
-    return bool((told - expected).norm() <= tolerance * expected.norm())
+    return bool((found - expected).norm() <= tolerance * expected.norm())

@@ -1,4 +1,4 @@
-"""Batches of samples from several tasks, each to be answered as its own task is."""
+"""The loss of a batch with samples of several tasks, each answered by its own task's head."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cuber.networks.heads import MultiHead, heads_of
 
 
 def can_mix(model: nn.Module) -> bool:
-    """Whether one forward pass can answer for several tasks: the heads, if there are any, come last."""
+    """Return whether one forward pass can serve several tasks: heads, if there are any, come last."""
     return all(multi_head is model for multi_head in heads_of(model))
 
 
 def mixed_loss(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-    """The mean loss over the samples of a batch, where ``tasks`` says whose head each of them needs."""
+    """Return the mean loss over a batch, where ``tasks`` has the task number of each sample."""
     if not isinstance(model, MultiHead):
         return loss_fn(model(x), y)
     with model.mixed(tasks):

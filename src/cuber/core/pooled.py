@@ -184,7 +184,7 @@ class PooledMethod(LayerwiseMethod):
             if wanted > 0:
                 gram = grams.setdefault(layer.name, Gram(layer.dimension))
                 whole = x.is_nested or len(x) != present or wanted >= present
-                layer.add_vectors(gram, module, x if whole else x[:wanted])
+                gram.add(layer.vectors(module, x if whole else x[:wanted]))
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
             for batch in batches.take(loader, self.sample_size):

@@ -1,4 +1,4 @@
-"""Hyper-parameters: declared once as fields of a method, checked, listed and read from text here."""
+"""Hyper-parameters: declared as fields of a method, checked and read from text here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ from typing import Any
 from cuber.errors import CuberError, unknown
 
 LARGEST = 2**62
-"""Beyond any number that makes sense, and within what everybody's integers can hold."""
-
-
-def is_number(value: Any, *, whole: bool = False) -> bool:
-    """Whether this is a number to compute with, numpy's included: no truth value, no NaN, nothing infinite."""
-    if isinstance(value, Integral):
-        return not isinstance(value, bool) and -LARGEST < int(value) < LARGEST
-    return not whole and isinstance(value, Real) and math.isfinite(value)
-
+"""Bound on integers: they must fit into 64 bits everywhere."""
 
 PerLayer = Any
 """A value for all layers, a list of values in the layers' order, or a mapping from layer names to values."""
@@ -29,7 +21,7 @@ PerLayer = Any
 
 @dataclass(frozen=True)
 class Setting:
-    """What a value must be, and what it does."""
+    """Help text and allowed values of a hyper-parameter."""
 
     help: str
     low: float = -math.inf
@@ -38,13 +30,13 @@ class Setting:
     per_layer: bool = False
 
     def check(self, owner: str, name: str, value: Any, default: Any) -> None:
-        """Raise a sentence unless ``value`` may take the place of ``default``."""
+        """Raise unless ``value`` is allowed."""
         several = self.per_layer and isinstance(value, Mapping | Sequence) and not isinstance(value, str)
         for part in (value.values() if isinstance(value, Mapping) else value) if several else [value]:
-            if not self._fits(part, default):
+            if not self._allows(part, default):
                 raise CuberError(f"{owner}: {name} must be {self.describe(default)}, not {short(part)}")
 
-    def _fits(self, value: Any, default: Any) -> bool:
+    def _allows(self, value: Any, default: Any) -> bool:
         if self.choices:
             return value in self.choices
         if isinstance(default, bool):
@@ -52,7 +44,7 @@ class Setting:
         return is_number(value, whole=isinstance(default, int)) and self.low <= value <= self.high
 
     def describe(self, default: Any) -> str:
-        """What fits, in words: "a number from 0 to 1"."""
+        """Describe allowed values, as in "a number from 0 to 1"."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if isinstance(default, bool):
@@ -64,38 +56,57 @@ class Setting:
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
-    """A dataclass field that is a hyper-parameter: ``eps1: float = setting(0.5, "...", low=0)``."""
+    """Return a dataclass field that is a hyper-parameter: ``eps1: float = setting(0.5, "share ...", low=0)``.
+
+    Args:
+        default: its type is the type of the setting.
+        help: for ``cuber list``.
+        limits: ``low``, ``high``, ``choices``, ``per_layer``.
+    """
     return dataclasses.field(default=default, kw_only=True, metadata={"setting": Setting(help, **limits)})
 
 
 def settings_of(method: Any) -> dict[str, tuple[Any, Setting]]:
-    """Name -> (default, setting) of a method's hyper-parameters."""
+    """Return name -> (default, setting) of a method's hyper-parameters."""
     fields = dataclasses.fields(method)
     return {f.name: (f.default, f.metadata["setting"]) for f in fields if "setting" in f.metadata}
 
 
 def check_settings(method: Any) -> None:
-    """Raise a sentence unless every hyper-parameter of this learner is one that makes sense."""
-    owner = type(method).__name__
-    for name, value in vars(type(method)).items():
+    """Raise unless every hyper-parameter of a learner has an allowed value."""
+    for name, value in vars(kind := type(method)).items():
         if isinstance(value, dataclasses.Field):
-            raise CuberError(f"{owner}.{name} is no setting yet: put @dataclass(eq=False, repr=False) above the class")
-    for name, (default, what) in settings_of(method).items():
-        what.check(owner, name, getattr(method, name), default)
+            raise CuberError(
+                f"{kind.__name__}.{name} is not a setting: put @dataclass(eq=False, repr=False) above the class"
+            )
+    check_values(kind, {name: getattr(method, name) for name in settings_of(method)})
 
 
 def check_values(method: type, values: Mapping[str, Any]) -> None:
-    """Raise a sentence unless a method has all of these settings, and each may have its value."""
+    """Raise unless a method has all of these settings, with allowed values."""
     known = settings_of(method)
     for name, value in values.items():
         if name not in known:
             raise unknown(f"setting of {method.__name__}", name, known)
-        default, what = known[name]
-        what.check(method.__name__, name, value, default)
+        default, allowed = known[name]
+        allowed.check(method.__name__, name, value, default)
+
+
+def for_layer(value: PerLayer, name: str, names: Sequence[str], what: str) -> Any:
+    """Return the value of a per-layer setting for one layer."""
+    if isinstance(value, Mapping):
+        if name not in value:
+            raise CuberError(f"{what} has no value for layer '{name}' (it names {', '.join(map(str, value))})")
+        return value[name]
+    if isinstance(value, Sequence):
+        if len(value) != len(names):
+            raise CuberError(f"{what} has {len(value)} values, but the model has {len(names)} protected layers")
+        return value[names.index(name)]
+    return value
 
 
 def parse_settings(assignments: Sequence[str]) -> dict[str, str]:
-    """What ``--set`` was given, name by name; each once, and with a value.
+    """Read assignments of ``--set``: each name once, with a value.
 
     >>> parse_settings(["eps1=0.4", "check=step"])
     {'eps1': '0.4', 'check': 'step'}
@@ -112,7 +123,7 @@ def parse_settings(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def read_value(text: str) -> Any:
-    """A value as it would be written in Python or TOML; any other text is itself."""
+    """Read a value as written in Python or TOML; other text stays text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -121,20 +132,14 @@ def read_value(text: str) -> Any:
         return text
 
 
+def is_number(value: Any, *, whole: bool = False) -> bool:
+    """Return whether a value is a finite number, numpy's included, and no bool."""
+    if isinstance(value, Integral):
+        return not isinstance(value, bool) and -LARGEST < int(value) < LARGEST
+    return not whole and isinstance(value, Real) and math.isfinite(value)
+
+
 def short(value: Any) -> str:
-    """A value for a sentence, however long it is."""
+    """Return the ``repr`` of a value, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def for_layer(value: PerLayer, name: str, names: Sequence[str], what: str) -> Any:
-    """The value of a per-layer setting for one layer."""
-    if isinstance(value, Mapping):
-        if name not in value:
-            raise CuberError(f"{what} has no value for layer '{name}' (it names {', '.join(map(str, value))})")
-        return value[name]
-    if isinstance(value, Sequence):
-        if len(value) != len(names):
-            raise CuberError(f"{what} has {len(value)} values, but the model has {len(names)} protected layers")
-        return value[names.index(name)]
-    return value

@@ -27,8 +27,6 @@ class FilteredUpdates(LayerwiseMethod):
         self._before: dict[str, Tensor] = {}
         """Layer name -> its weight before the present step, where the change is filtered."""
 
-    # For methods to override
-
     @abstractmethod
     def filter_update(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
         """Return the part of an update that old tasks allow.
@@ -43,8 +41,6 @@ class FilteredUpdates(LayerwiseMethod):
 
     def after_step(self, optimizer: Optimizer) -> None:
         self.filter_changes()
-
-    # For these to call
 
     def on_step_begin(self, optimizer: Optimizer) -> None:
         self._before = {}

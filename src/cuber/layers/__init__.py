@@ -4,7 +4,7 @@ A new layer type is one file here: a subclass of :class:`Rule` under :func:`regi
 """
 
 from cuber.layers import convolution, linear
-from cuber.layers.gates import Gate, find_gated_modules, strip_gates
+from cuber.layers.gates import Gate, Wiring, find_gated_modules, strip_gates
 from cuber.layers.normalization import (
     Normalization,
     Statistics,
@@ -16,7 +16,6 @@ from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_
 from cuber.layers.protected import BACKENDS, ProtectedLayer, observed
 from cuber.layers.rule import Rule, register
 from cuber.layers.scan import Scan, scan
-from cuber.layers.wiring import Wiring
 
 __all__ = [
     "BACKENDS",

@@ -1,4 +1,4 @@
-"""Convolutions in one, two and three dimensions: the input vectors are the patches that the kernel sees."""
+"""Convolutions in one, two and three dimensions: the input vectors are the patches under the kernel."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
-from cuber.layers.patches import Patches
 from cuber.layers.rule import Rule, register
 
 
 @register(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class ConvolutionRule(Rule):
+    """With groups, the patches of all groups are vectors of one space: each group is protected on all of them."""
+
     computed_by = ("forward", "_conv_forward")
 
     @staticmethod
     def vectors(layer: nn.Module, x: Tensor) -> Tensor:
-        return ConvolutionRule.patches(layer, x).vectors()
-
-    @staticmethod
-    def patches(layer: nn.Module, x: Tensor) -> Patches:
-        """With groups, the patches of all groups lie in one space of in_channels / groups * kernel size dimensions:
-        each group is protected on what any of them sees.
-        """
         conv = cast(_ConvNd, layer)
-        if x.dim() == len(conv.kernel_size) + 1:
+        spatial = len(conv.kernel_size)
+        if x.dim() == spatial + 1:
             x = x.unsqueeze(0)
         # For every kind of padding, 'same' included, torch keeps what to add on each side, last dimension first.
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         x = functional.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
         x = x.unflatten(1, (conv.groups, -1)).flatten(0, 1)
-        return Patches(x, conv.kernel_size, conv.stride, conv.dilation)
+        for dim, (size, stride, dilation) in enumerate(zip(conv.kernel_size, conv.stride, conv.dilation, strict=True)):
+            x = x.unfold(2 + dim, dilation * (size - 1) + 1, stride)[..., ::dilation]
+        # samples x channels x positions x kernel -> (samples x positions) x (channels x kernel)
+        return x.movedim(1, 1 + spatial).flatten(1 + spatial).flatten(0, spatial)
 
     @staticmethod
     def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:

@@ -1,9 +1,9 @@
-"""Gates on the outputs of layers: what they do, and where they belong."""
+"""Gates on the outputs of layers: where they are placed, and which gated units each input of a layer depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -11,109 +11,184 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from cuber.layers.protected import ProtectedLayer
+from cuber.layers.protected import ProtectedLayer, observed
 
-Run = Callable[[], Tensor]
-"""Some samples through the model, to their loss."""
+Run = Callable[..., Tensor]
+"""Runs a few samples through model and loss; ``run(mark)`` replaces all their numbers by one."""
+
+MARKS = (torch.nan, 1.0)
+"""NaN propagates through arithmetic, but not through every comparison; 1 does."""
 
 
 class Gate:
-    """Multiplies what a layer puts out, unit by unit, by ``sigmoid(s e)``; a forward hook, copied with the model."""
+    """A forward hook, copied with the model, that multiplies the output units of a layer by ``sigmoid(s e)``."""
 
     def __init__(self, layer: ProtectedLayer, sharpness: float) -> None:
         self.layer = layer
         self.sharpness = sharpness
-        """s wherever it is not annealed."""
+        """s, unless it is annealed."""
         self.embedding: Tensor | None = None
-        """e, one number per unit; None: there is no gate."""
+        """e, one number per unit; None: no gate."""
         self.annealed: Tensor | None = None
-        """s while the layer trains; None: as ever."""
+        """s while the layer is in training mode."""
         self.forced: Tensor | None = None
-        """What every unit puts out instead, for those who look where it goes."""
+        """The output of each unit, whatever the layer computes."""
 
-    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        if (forced := self.forced) is not None:
-            return _each(output, lambda y: torch.zeros_like(y) + self._along_units(forced, y))
-        if self.embedding is None:
-            return None
-        attention = self.attention(self.embedding)
-        return _each(output, lambda y: y * self._along_units(attention, y))
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+        if self.forced is None and self.embedding is None:
+            return output
+        if output.is_nested:  # sequences of different lengths, as torch's transformers pack them
+            return torch.nested.as_nested_tensor([self(module, arguments, part) for part in output.unbind()])
+        values = self.attention() if self.forced is None else self.forced
+        values = values.to(output).reshape(-1, *[1] * self.layer.dimensions_after_units)
+        return output * values if self.forced is None else torch.zeros_like(output) + values
 
-    def attention(self, embedding: Tensor) -> Tensor:
-        """How far each unit is open, from 0 to 1."""
-        if embedding.device != self.layer.parameter.device:  # the model has been moved
-            embedding.data = embedding.data.to(self.layer.parameter.device)
+    def attention(self) -> Tensor:
+        """Return how far each unit is open, from 0 to 1."""
+        assert self.embedding is not None
+        if self.embedding.device != self.layer.parameter.device:  # the model was moved
+            self.embedding.data = self.embedding.data.to(self.layer.parameter.device)
         s = self.sharpness if self.annealed is None or not self.layer.modules[0].training else self.annealed
-        return torch.sigmoid(embedding * s)
-
-    def _along_units(self, values: Tensor, output: Tensor) -> Tensor:
-        return values.to(output).reshape(-1, *[1] * self.layer.dimensions_after_units)
-
-
-def _each(output: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """A function of a tensor; of every sequence, where torch's transformers have packed some of different lengths."""
-    if output.is_nested:
-        return torch.nested.as_nested_tensor([function(sequence) for sequence in output.unbind()])
-    return function(output)
+        return torch.sigmoid(self.embedding * s)
 
 
 def strip_gates(model: nn.Module) -> None:
-    """Remove all gates from a model, also those that a copy of it has brought along."""
+    """Remove all gates from a model, also from a copy of a gated one."""
     for module in model.modules():
         for key, hook in list(module._forward_hooks.items()):
             if isinstance(hook, Gate):
-                hook.embedding = None  # for compiled code, which does not notice that a hook has gone
+                hook.embedding = None  # compiled code still calls the hook
                 del module._forward_hooks[key]
 
 
 def find_gated_modules(model: nn.Module, layers: Iterable[ProtectedLayer], run: Run) -> dict[str, list[nn.Module]]:
-    """The layers that ``run`` passes, the last one last, and the modules on whose outputs their gates belong.
+    """Find where the gates of layers belong.
 
-    That is the layer's own output, but for a normalization of each unit for itself that takes it up and would undo the
-    gate: there it is the output of the normalization. (One that mixes units would let closed ones have a say.)
+    A normalization of each unit by itself would undo a gate before it. Where one reads nothing but the output of a
+    layer, and is all that reads it, the gate belongs after the normalization; otherwise after the layer.
+
+    Returns:
+        Name of each layer that ``run`` calls, the last one last -> the modules whose outputs its gate multiplies.
     """
     by_name = {layer.name: layer for layer in layers}
     outputs: dict[int, tuple[str, Tensor]] = {}
-    passed: dict[str, int] = {}
+    calls: dict[str, int] = {}
     readers: dict[nn.Module, list[str | None]] = {}
 
     def after_layer(name: str, output: Tensor) -> None:
-        passed[name] = passed.pop(name, 0) + 1
-        outputs[id(output)] = name, output  # held on to, so that no other tensor gets its number
+        calls[name] = calls.pop(name, 0) + 1
+        outputs[id(output)] = name, output  # kept, so that no other tensor has its id
 
     def before_norm(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         name, output = outputs.get(id(arguments[0]) if arguments else 0, (None, None))
         if output is not None and name is not None and output.dim() - by_name[name].dimensions_after_units != 2:
-            name = None  # it takes something else for the units: it would mix them
+            name = None  # its units are another dimension: it mixes those of the layer
         readers.setdefault(module, []).append(name)
 
     with ExitStack() as hooks:
         for name, layer in by_name.items():
-            hooks.enter_context(_after(layer.modules, partial(after_layer, name)))
+            hooks.enter_context(_outputs_to(partial(after_layer, name), layer.modules))
         for module in model.modules():
             if isinstance(module, _NormBase):
                 hooks.enter_context(module.register_forward_pre_hook(before_norm))
         run()
     places: dict[str, list[nn.Module]] = {}
-    for name, times in passed.items():
+    for name, count in calls.items():
+        layer = by_name[name]
         norms = [module for module, read in readers.items() if set(read) == {name}]
-        followed = norms and sum(len(readers[module]) for module in norms) == times
-        places[name] = norms if followed and not _leaks(by_name[name], norms, run) else by_name[name].modules
+        reads_all = norms and sum(len(readers[module]) for module in norms) == count
+        places[name] = norms if reads_all and not _is_read_elsewhere(layer, norms, run) else layer.modules
     return places
 
 
-def _leaks(layer: ProtectedLayer, norms: list[nn.Module], run: Run) -> bool:
-    """Whether what a layer puts out has another way to the loss than through these."""
-    with _after(layer.modules, lambda output: torch.full_like(output, torch.nan)), _after(norms, torch.zeros_like):
+def _is_read_elsewhere(layer: ProtectedLayer, norms: list[nn.Module], run: Run) -> bool:
+    """Return whether the loss depends on the output of a layer by another way than through ``norms``."""
+    spoil = partial(torch.full_like, fill_value=torch.nan)
+    with _outputs_to(spoil, layer.modules), _outputs_to(torch.zeros_like, norms):
         return not bool(run().isfinite())
 
 
-@contextmanager
-def _after(modules: Iterable[nn.Module], function: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """While open, ``function`` sees what the modules put out; what it returns takes its place."""
-    handles = [module.register_forward_hook(lambda module, arguments, output: function(output)) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _outputs_to(function: Callable[[Tensor], Tensor | None], modules: Iterable[nn.Module]) -> ExitStack:
+    """While open, call ``function`` with each output of the modules, and replace the output by what it returns."""
+    hooks = ExitStack()
+    for module in modules:
+        hooks.enter_context(module.register_forward_hook(lambda module, arguments, output: function(output)))
+    return hooks
+
+
+class Wiring:
+    """Finds the gated units that each input of a layer depends on, whatever lies between: pooling, sums, shortcuts.
+
+    All gates are closed, some units output a mark instead of 0, and the inputs that change depend on these units.
+
+    Args:
+        layers: whose inputs are observed.
+        gates: layer name -> its gate.
+        run: the forward pass.
+    """
+
+    def __init__(self, layers: Iterable[ProtectedLayer], gates: Mapping[str, Gate], run: Run) -> None:
+        self.layers = list(layers)
+        self.gates = gates
+        self.run = run
+        self._closed = self._inputs({}, None)
+
+    def attention(self, attention: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the attention to each column of ``[W | b]``: the largest of all units that its input depends on.
+
+        What no gate can close (the model's own inputs, the input 1 of a bias) has attention 1.
+
+        Args:
+            attention: layer name -> attention to its units, for each gate.
+        """
+        counts = {name: len(values) for name, values in attention.items()}
+        from_gate = {name: self._changed({name: torch.ones(count).bool()}) for name, count in counts.items()}
+        bits = []  # units with each bit in their number, and units without it: all bits together identify a unit
+        for bit in range(max(counts.values(), default=0).bit_length()):
+            has = {name: _has_bit(count, bit) for name, count in counts.items()}
+            bits.append((self._changed(has), self._changed({name: ~mask for name, mask in has.items()})))
+        from_samples = self._changed({}, of_samples=True)
+        behind: dict[str, Tensor] = {}
+        for layer, vectors in self._closed.items():
+            behind[layer] = (vectors.ne(0).any(0) | from_samples[layer]).float()
+            for gate, values in attention.items():
+                possible = from_gate[gate][layer].unsqueeze(1).repeat(1, len(values))
+                for bit, (one, zero) in enumerate(bits):
+                    own = one[layer].unsqueeze(1), zero[layer].unsqueeze(1)
+                    possible &= torch.where(_has_bit(len(values), bit), *own)
+                behind[layer] = torch.maximum(behind[layer], torch.where(possible, values.cpu(), 0).amax(1))
+        return behind
+
+    def _changed(self, marked: Mapping[str, Tensor], *, of_samples: bool = False) -> dict[str, Tensor]:
+        """Return, for each layer, which columns of ``[W | b]`` have other inputs when units or samples are marked."""
+        changed = {name: torch.zeros_like(vectors[0]).bool() for name, vectors in self._closed.items()}
+        for mark in MARKS:
+            forced = {name: torch.where(mask, mark, 0.0) for name, mask in marked.items()}
+            seen = self._inputs(forced, mark if of_samples else None)
+            for name, vectors in self._closed.items():
+                comparable = name in seen and seen[name].shape == vectors.shape
+                changed[name] |= (seen[name] != vectors).any(0) if comparable else True
+        return changed
+
+    @torch.no_grad()
+    def _inputs(self, forced: Mapping[str, Tensor], mark: float | None) -> dict[str, Tensor]:
+        """Return all input vectors of each layer while gates output ``forced``, or 0."""
+        seen: dict[str, list[Tensor]] = {}
+
+        def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
+            seen.setdefault(layer.name, []).append(layer.vectors(module, x).cpu())
+
+        for name, gate in self.gates.items():
+            gate.forced = forced.get(name, torch.zeros(gate.layer.outputs))
+        try:
+            # Some models and losses raise errors for marks; layers that were not called by then count as changed.
+            with observed(self.layers, observe), suppress(*(Exception,) if forced or mark is not None else ()):
+                self.run(mark)
+        finally:
+            for gate in self.gates.values():
+                gate.forced = None
+        return {name: torch.cat(vectors) for name, vectors in seen.items()}
+
+
+def _has_bit(count: int, bit: int) -> Tensor:
+    return (torch.arange(count) >> bit & 1).bool()

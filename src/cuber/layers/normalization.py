@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 
 import torch
@@ -12,11 +12,16 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Statistics = dict[str, Tensor]
-"""Running mean, variance and count of every normalization layer, by the name of the buffer."""
+"""Buffer name -> running mean, variance or count of a normalization layer."""
 
 
 class Normalization:
-    """The normalization layers of a model that keep running statistics: the task's own, or none at all."""
+    """The normalization layers of a model that have running statistics.
+
+    Args:
+        model: whose layers they are.
+        mode: "task": each task has its own running statistics; "batch": each batch is normalized by itself.
+    """
 
     def __init__(self, model: nn.Module, mode: str) -> None:
         self.mode = mode
@@ -25,47 +30,41 @@ class Normalization:
             for name, module in model.named_modules()
             if isinstance(module, _NormBase) and module.track_running_stats and module.running_mean is not None
         }
-        self.detach()  # a copy of a model comes with what the learner of the original had put there
-        if mode == "batch":
-            for module in self.layers.values():
-                if isinstance(module, _BatchNorm):
-                    module.forward = BatchStatistics(module)  # type: ignore[assignment]
+        self.detach()  # a copy of a model comes with the forward passes of the original's learner
+        for module in self.layers.values() if mode == "batch" else []:
+            if isinstance(module, _BatchNorm):
+                module.forward = BatchStatistics(module)  # type: ignore[assignment]
 
     def detach(self) -> None:
-        """Give the layers back as they were."""
+        """Restore the layers' own forward pass."""
         for module in self.layers.values():
             if isinstance(module.__dict__.get("forward"), BatchStatistics):
                 del module.__dict__["forward"]
 
-    def statistics(self) -> Statistics:
-        """A copy of the present running statistics; nothing where every batch has its own."""
-        if self.mode == "batch":
-            return {}
-        return {
-            f"{name}.{key}": buffer.clone()
-            for name, module in self.layers.items()
-            for key, buffer in module.named_buffers(recurse=False)
-        }
-
-    def restore(self, statistics: Statistics) -> None:
-        """Put a copy of ``statistics`` into the layers; layers it does not name stay as they are."""
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
         for name, module in self.layers.items():
             for key, buffer in module.named_buffers(recurse=False):
-                if f"{name}.{key}" in statistics:
-                    buffer.copy_(statistics[f"{name}.{key}"])
+                yield f"{name}.{key}", buffer
+
+    def statistics(self) -> Statistics:
+        """Return a copy of the running statistics; nothing in mode "batch"."""
+        return {} if self.mode == "batch" else {name: buffer.clone() for name, buffer in self._buffers()}
+
+    def restore(self, statistics: Statistics) -> None:
+        """Copy ``statistics`` into the layers that it names."""
+        for name, buffer in self._buffers():
+            if name in statistics:
+                buffer.copy_(statistics[name])
 
     def trained_layers(self, model: nn.Module) -> list[_NormBase]:
-        """Return the layers whose running statistics training changes.
-
-        A layer that is in evaluation mode while the model trains is frozen.
-        """
+        """Return the layers whose running statistics training changes: none that is in evaluation mode by itself."""
         if self.mode == "batch":
             return []
         return [module for module in self.layers.values() if module.training or not model.training]
 
     @contextmanager
     def estimating(self, layers: list[_NormBase]) -> Iterator[None]:
-        """While open, forward passes estimate the layers' statistics anew, as plain averages over the batches."""
+        """While open, forward passes compute the layers' statistics anew, as averages over the batches."""
         before = [(module.momentum, module.training) for module in layers]
         for module in layers:
             module.reset_running_stats()
@@ -79,7 +78,7 @@ class Normalization:
 
 
 class BatchStatistics:
-    """The paper's batch normalization: every batch is normalized by itself, in evaluation too."""
+    """The forward pass of the paper's batch norm: every batch is normalized by itself, in evaluation too."""
 
     def __init__(self, module: _BatchNorm) -> None:
         self.module = module
@@ -90,7 +89,7 @@ class BatchStatistics:
 
 
 class ConstantStatistics:
-    """Batch normalization by statistics that are given, call by call, and begin again when all have been used."""
+    """The forward pass of batch norm with a given mean and variance for each call, in a cycle."""
 
     def __init__(self, module: _BatchNorm, statistics: list[tuple[Tensor, Tensor]]) -> None:
         self.module = module
@@ -98,12 +97,11 @@ class ConstantStatistics:
 
     def __call__(self, x: Tensor) -> Tensor:
         module = self.module
-        mean, variance = next(self.statistics)
-        return functional.batch_norm(x, mean, variance, module.weight, module.bias, False, 0.0, module.eps)
+        return functional.batch_norm(x, *next(self.statistics), module.weight, module.bias, False, 0.0, module.eps)
 
 
 def normalized_by_batch(model: nn.Module) -> list[_BatchNorm]:
-    """The layers that normalize every batch by itself, in evaluation too."""
+    """Return the layers that normalize every batch by itself, in evaluation too."""
     return [
         module
         for module in model.modules()
@@ -113,10 +111,10 @@ def normalized_by_batch(model: nn.Module) -> list[_BatchNorm]:
 
 
 @contextmanager
-def constant_statistics(layers: list[_BatchNorm], batch: Callable[[], object]) -> Iterator[None]:
-    """While open, these layers take the mean and variance of what ``batch`` passes through them as constants.
+def constant_statistics(layers: list[_BatchNorm], run: Callable[[], object]) -> Iterator[None]:
+    """While open, layers use the mean and variance of their inputs in ``run()`` as constants.
 
-    So samples do not interact, and each has a gradient of its own.
+    Samples do not interact, so that each has its own gradient.
     """
     seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {module: [] for module in layers}
 
@@ -125,21 +123,18 @@ def constant_statistics(layers: list[_BatchNorm], batch: Callable[[], object]) -
         variance, mean = torch.var_mean(arguments[0], over, correction=0)
         seen[module].append((mean, variance))
 
-    hooks = [module.register_forward_pre_hook(measure) for module in layers]
-    try:
+    with ExitStack() as hooks, torch.no_grad():
+        for module in layers:
+            hooks.enter_context(module.register_forward_pre_hook(measure))
         if layers:
-            with torch.no_grad():
-                batch()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    before = [module.__dict__.get("forward") for module in layers]
+            run()
+    before = {module: module.__dict__.get("forward") for module in layers}
     try:
         for module in layers:
             module.forward = ConstantStatistics(module, seen[module])  # type: ignore[assignment]
         yield
     finally:
-        for module, forward in zip(layers, before, strict=True):
+        for module, forward in before.items():
             del module.__dict__["forward"]
             if forward is not None:
                 module.__dict__["forward"] = forward
@@ -147,7 +142,7 @@ def constant_statistics(layers: list[_BatchNorm], batch: Callable[[], object]) -
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; every module gets back the mode it had."""
+    """While open, the model is in evaluation mode; then every module has the mode that it had."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,13 +1,15 @@
-"""The gradient of each sample of a batch, from what a layer sees and what comes back to it: one backward pass for all.
+"""Gradients of single samples from the inputs and output gradients of layers: one backward pass for a whole batch.
 
-A sample's gradient for the matrix of a layer is the sum, over the input vectors that it has there, of the outer
-product of the output's gradient and the input vector. Samples must not interact in the model.
+The gradient of a sample for the matrix of a layer is the sum, over its input vectors, of the outer product of output
+gradient and input vector. Samples must not interact in the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -17,12 +19,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from cuber.layers.protected import ProtectedLayer
 
 BYTES = 64 * 2**20
-"""About as much memory as gradients of single samples may take at a time."""
+"""Memory for gradients of single samples at a time, roughly."""
 
 
 @dataclass
 class Use:
-    """One call of a layer with a whole batch: its input, and the gradient that the summed loss has for its output."""
+    """One call of a layer with a batch: its input, and the gradient of the summed loss with respect to its output."""
 
     layer: ProtectedLayer
     module: nn.Module
@@ -31,12 +33,12 @@ class Use:
     samples: int
 
     def is_clear(self) -> bool:
-        """Whether it can be told which row belongs to which sample."""
+        """Return whether it is known which rows belong to which sample."""
         split = not self.input.is_nested and self.input.dim() > 0 and len(self.input) % self.samples == 0
         return split and self.layer.rule.outputs(self.module, self.gradient) is not None
 
     def rows(self, which: slice | None = None) -> tuple[Tensor, Tensor]:
-        """Output gradients and input vectors of some samples: samples x parts x groups x positions x (outputs, d)."""
+        """Return output gradients and input vectors of samples: samples x parts x groups x positions x (outputs, d)."""
         x, gradient, samples = self.input, self.gradient, self.samples
         if which is not None:
             x, gradient = (t.unflatten(0, (samples, -1))[which].flatten(0, 1) for t in (x, gradient))
@@ -47,27 +49,30 @@ class Use:
         shape = samples, len(x) // samples, self.layer.outputs // outputs.shape[1], -1
         return outputs.reshape(*shape, outputs.shape[1]), vectors.reshape(*shape, vectors.shape[1])
 
+    @property
+    def bytes_per_sample(self) -> int:
+        """Size of a sample's gradient and input vectors."""
+        layer, vectors = self.layer, self.gradient.numel() // (self.samples * self.layer.outputs)
+        return layer.dimension * (layer.outputs + vectors) * layer.parameter.element_size()
+
 
 def uses_of(layers: Iterable[ProtectedLayer], loss: Callable[[], Tensor], samples: int) -> dict[str, list[Use]]:
-    """Every use of the layers in the forward pass of ``loss``, the mean loss of a batch of so many samples."""
+    """Return layer name -> its uses; ``loss()`` computes the mean loss of a batch of ``samples`` samples."""
     calls: list[tuple[ProtectedLayer, nn.Module, Tensor]] = []
     edges: list[GradientEdge] = []
 
-    def watch(layer: ProtectedLayer, module: nn.Module) -> Any:
-        def record(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
-            if output.requires_grad:
-                calls.append((layer, module, (arguments[0] if arguments else named["input"]).detach()))
-                # Not the output itself, which an activation may overwrite in place.
-                edges.append(get_gradient_edge(output))
+    def record(
+        layer: ProtectedLayer, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor
+    ) -> None:
+        if output.requires_grad:
+            calls.append((layer, module, (arguments[0] if arguments else named["input"]).detach()))
+            edges.append(get_gradient_edge(output))  # an activation may overwrite the output itself
 
-        return module.register_forward_hook(record, with_kwargs=True)
-
-    hooks = [watch(layer, module) for layer in layers for module in layer.modules]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            for module in layer.modules:
+                hooks.enter_context(module.register_forward_hook(partial(record, layer), with_kwargs=True))
         total = loss() * samples
-    finally:
-        for hook in hooks:
-            hook.remove()
     uses: dict[str, list[Use]] = {}
     if calls and total.requires_grad:
         gradients = torch.autograd.grad(total, edges, allow_unused=True)
@@ -78,26 +83,17 @@ def uses_of(layers: Iterable[ProtectedLayer], loss: Callable[[], Tensor], sample
 
 
 def sample_gradients(uses: list[Use], which: slice) -> Tensor:
-    """The gradients of some samples for the matrix of a layer, samples x out x d."""
+    """Return the gradients of some samples for the matrix of a layer, samples x out x d."""
     return sum(torch.einsum("nkgpo,nkgpd->ngod", *use.rows(which)).flatten(1, 2) for use in uses)  # type: ignore[return-value]
 
 
 def sum_of_squares(uses: list[Use]) -> Tensor:
-    """The squared gradients for the matrix of a layer, summed over the samples: out x d."""
+    """Return the squared gradients for the matrix of a layer, summed over all samples: out x d."""
     samples, outputs = uses[0].samples, uses[0].layer.outputs
     if len(uses) == 1 and uses[0].gradient.numel() == samples * outputs:
         # One input vector: the gradient of a sample is an outer product, and its square that of the squares.
         gradients, vectors = (rows.flatten(1, 3).transpose(0, 1).square() for rows in uses[0].rows())
         return (gradients.mT @ vectors).flatten(0, 1)
-    chunk = max(1, BYTES // max(_bytes_per_sample(use) for use in uses))
-    starts = range(0, samples, chunk)
-    return sum(  # type: ignore[return-value]
-        sample_gradients(uses, slice(start, start + chunk)).square().sum(0) for start in starts
-    )
-
-
-def _bytes_per_sample(use: Use) -> int:
-    """Of its gradient and of its input vectors."""
-    layer = use.layer
-    vectors = use.gradient.numel() // (use.samples * layer.outputs)
-    return layer.dimension * (layer.outputs + vectors) * layer.parameter.element_size()
+    chunk = max(1, BYTES // max(use.bytes_per_sample for use in uses))
+    parts = (slice(start, start + chunk) for start in range(0, samples, chunk))
+    return sum(sample_gradients(uses, part).square().sum(0) for part in parts)  # type: ignore[return-value]

@@ -13,7 +13,7 @@ from cuber.errors import CuberError
 from cuber.layers.backend import PlainBackend
 from cuber.layers.fast_backend import FastBackend
 from cuber.layers.rule import Rule
-from cuber.subspace import Constraint, Gram, Scaling
+from cuber.subspace import Constraint, Scaling
 
 BACKENDS: dict[str, type[PlainBackend]] = {"fast": FastBackend, "plain": PlainBackend}
 
@@ -191,19 +191,6 @@ class ProtectedLayer:
         """Return the input vectors in ``x``, m x d, ending in 1 where the layer has a bias."""
         vectors = self.rule.vectors(module, x)
         return torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1) if self.with_bias else vectors
-
-    def add_vectors(self, gram: Gram, module: nn.Module, x: Tensor) -> None:
-        """Add the input vectors in ``x`` to a Gram matrix; many patches are summed without listing them."""
-        patches = self.rule.patches(module, x)
-        if patches is None or patches.count < self.dimension:
-            gram.add(self.vectors(module, x))
-            return
-        products = patches.products()
-        if self.with_bias:
-            total = patches.total().unsqueeze(1)
-            ones = total.new_full((1, 1), patches.count)
-            products = torch.cat([torch.cat([products, total], 1), torch.cat([total, ones]).T])
-        gram.add_products(products, patches.count)
 
     # Attaching
 

@@ -54,9 +54,9 @@ class HAT(FilteredUpdates):
         self.embeddings: list[dict[str, Tensor]] = []
         """Task -> layer name -> e."""
         self.units: dict[str, Tensor] = {}
-        """Layer name -> for each output unit, the largest attention of any old task."""
+        """Layer name -> the largest attention of any old task to each output unit."""
         self.inputs: dict[str, Tensor] = {}
-        """Layer name -> for each column of [W | b], the largest attention of any old task to its input."""
+        """Layer name -> the same for the input of each column of [W | b]."""
         self.learning: dict[str, nn.Parameter] = {}
         """Layer name -> e of the present task."""
         self.gates: dict[str, Gate] = {}
@@ -72,14 +72,14 @@ class HAT(FilteredUpdates):
     def on_task_begin(self) -> None:
         if self.steps_per_epoch is None:
             raise CuberError(
-                "HAT needs the number of steps in an epoch, and this loader has no length: begin_task(steps=...)"
+                "HAT needs the number of steps in an epoch, which this loader lacks: begin_task(steps=...)"
             )
         self.anneal(step=0)
         self.learning = {
             name: nn.Parameter(torch.randn(gate.layer.outputs).to(_precise(gate.layer.parameter)))
             for name, gate in self._reached_gates().items()
         }
-        self._show_embeddings(self.learning, self.annealed)
+        self._open_gates(self.learning, self.annealed)
 
     def anneal(self, step: int) -> None:
         """Set ``s = 1/smax + (smax - 1/smax) (b - 1) / (B - 1)`` at step b of an epoch of B."""
@@ -113,9 +113,8 @@ class HAT(FilteredUpdates):
 
     def regularized(self, optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Iterate over the embeddings of an optimizer, with the cost of each unit's attention."""
-        free = {
-            name: 1 - self.units[name].to(e) if name in self.units else 1 + 0 * e for name, e in self.learning.items()
-        }
+        zero = torch.zeros(())
+        free = {name: torch.ones_like(e) - self.units.get(name, zero).to(e) for name, e in self.learning.items()}
         total = sum(float(units.sum()) for units in free.values())
         held = set(map(id, parameters_of(optimizer)))
         for name, embedding in self.learning.items():
@@ -189,25 +188,22 @@ class HAT(FilteredUpdates):
     def show_task(self, task: int | None) -> None:
         super().show_task(task)
         if task is not None and task == self.task:
-            self._show_embeddings(self.learning, self.annealed)
+            self._open_gates(self.learning, self.annealed)
         else:
-            self._show_embeddings(self.embeddings[task] if task is not None and task < len(self.embeddings) else {})
+            self._open_gates(self.embeddings[task] if task is not None and task < len(self.embeddings) else {})
 
-    def _show_embeddings(self, embeddings: Mapping[str, Tensor], annealed: Tensor | None = None) -> None:
+    def _open_gates(self, embeddings: Mapping[str, Tensor], annealed: Tensor | None = None) -> None:
         for name, gate in self.gates.items():
             gate.embedding, gate.annealed = embeddings.get(name), annealed
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from super().named_parameters()
-        if self.task is not None:
-            yield from self._named_embeddings()
-
-    def _named_embeddings(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return ((f"{name}.attention", embedding) for name, embedding in self.learning.items())
+        yield from ((f"{name}.attention", embedding) for name, embedding in self.learning.items())
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         super().check_optimizer(optimizer)
-        self.optimizers.require_parameters(optimizer, self._named_embeddings())
+        embeddings = ((name, p) for name, p in self.named_parameters() if name.endswith(".attention"))
+        self.optimizers.require_parameters(optimizer, embeddings)
 
     def on_task_left(self) -> None:
         super().on_task_left()

@@ -110,8 +110,7 @@ class OWM(FilteredUpdates):
         """Return the inverse of a layer's P with a task's inputs added."""
         if not gram.energy < float("inf"):
             raise CuberError(f"task {self.task}: layer '{name}' sees inputs that are not finite")
-        inverse = gram.matrix.cpu()
-        inverse = inverse + self.memory.get(name, torch.eye(len(inverse), dtype=inverse.dtype))
+        inverse = gram.matrix.cpu() + self.memory.get(name, torch.eye(gram.dimension, dtype=torch.float64))
         if inverse.trace() > LARGEST:
             raise CuberError(
                 f"task {self.task}: the inputs of layer '{name}' are too large for its alpha, so that rounding errors "
@@ -152,7 +151,7 @@ class MeanInputs:
         self.gram = Gram(self.layer.dimension)
 
     def next_batch(self, samples: int) -> None:
-        """Begin with a batch of ``samples`` samples."""
+        """Begin a batch."""
         self.seen += self.present
         self.present, self.calls = samples, 0
 

@@ -43,15 +43,14 @@ def _entry_points() -> dict[str, list[EntryPoint]]:
 def _load(entries: list[EntryPoint]) -> type[Method]:
     entry = entries[0]
     if len(entries) > 1:
-        raise CuberError(
-            f"method '{entry.name}' is offered by {' and '.join(map(_package, entries))}: uninstall one of them"
-        )
+        packages = " and ".join(map(_package, entries))
+        raise CuberError(f"method '{entry.name}' is offered by {packages}: uninstall one of them")
     what = f"method '{entry.name}' of {_package(entry)}"
     try:
         method = entry.load()
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise CuberError(f"{what} cannot be imported from {entry.value}: {type(error).__name__}: {reason}") from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise CuberError(f"{what} cannot be imported from {entry.value}: {reason}") from error
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise CuberError(f"{what}, {entry.value}, is not a subclass of cuber.Method")
     return method

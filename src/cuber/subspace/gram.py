@@ -57,14 +57,6 @@ class Gram:
             self._matrix = stacked.T @ stacked
             self._vectors = []
 
-    def add_products(self, products: Tensor, count: int) -> None:
-        """Take in the sum of ``x x'`` over ``count`` vectors, which somebody else has computed (d x d)."""
-        for vectors in self._vectors:
-            products = products.addmm(vectors.T, vectors)
-        self._matrix = products.clone() if self._matrix is None else self._matrix + products
-        self._vectors = []
-        self.count += count
-
     @property
     def matrix(self) -> Tensor:
         """M itself, d x d."""
@@ -102,8 +94,7 @@ class Gram:
             residual = _outside(self._matrix, basis)
         else:
             residual = _left_over(torch.cat(self._vectors), basis)
-        # What rounding alone can produce is not a direction of the data. (Sums over patches are rounded more; no
-        # threshold asks for energies as small as that: HIGHEST_THRESHOLD.)
+        # What rounding alone can produce is not a direction of the data.
         real = residual.energies > self.energy * self.dimension * torch.finfo(torch.float64).eps
         count = min(int(real.sum()), self.dimension - basis.shape[1])
         return residual._replace(energies=residual.energies[:count])
