@@ -84,8 +84,7 @@ class Careless(CUBER):
 def demote(learner: CUBER, task: int) -> None:
     """Let an old task fall to regime 2, whatever the gradients say."""
     learner.regimes[-1]["linear"][task].demote(learner.epoch)
-    learner.hold_free_columns(learner.layers["linear"])
-    learner.protect(learner.layers["linear"])
+    learner.constrain(learner.layers["linear"])
 
 
 @pytest.mark.parametrize(("kind", "holds"), [(CUBER, True), (Careless, False)])

@@ -55,6 +55,9 @@ class PooledMethod(LayerwiseMethod):
     }
     kinds: ClassVar[dict[str, str]] = {"basis": "bases", "owners": "bases"}
 
+    # Without annotations: settings only of the methods that declare them as such.
+    penalty, check = "norm", "epoch"
+
     threshold: PerLayer = setting(
         0.97,
         f"fraction of the input energy that a task's subspace must hold; above {HIGHEST_THRESHOLD} it counts as "
@@ -92,44 +95,38 @@ class PooledMethod(LayerwiseMethod):
 
     # The constraints of a task
 
-    def begin_layers(self) -> None:
-        """Prepare all layers for a new task, whose regimes are not decided yet."""
+    def try_sample(self) -> None:
+        super().try_sample()
         self._open_memory()
         self.steps = 0
         for name in self.layers:  # report a list of the wrong length now, not after training
             self.threshold_of(name), self.samples_of(name)
 
-    def anchor_layers(self) -> None:
-        """Anchor all weights where they are, and begin to learn scalings of the old weights that are reused."""
-        for name, layer in self.layers.items():
-            memory, weight = self.memory[name], layer.matrix().detach()
-            with full_precision(self.device):
-                self.anchors[name] = Anchor.of(weight, memory.basis)
-            if tasks := memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER):
-                free = ~memory.protected_columns(at_start=True)
-                supports = supports_of(self.anchors[name].start, memory.owners[tasks], free)
-                self.scalings[name] = Scaling(memory.basis, memory.owners[tasks], supports, layer.parameter, train=True)
+    def anchor(self, layer: ProtectedLayer) -> None:
+        """Anchor a weight where it is now, and begin to learn a scaling of the old weights that are reused."""
+        name, memory, weight = layer.name, self.memory[layer.name], layer.matrix().detach()
+        with full_precision(self.device):
+            self.anchors[name] = Anchor.of(weight, memory.basis)
+        if tasks := memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER):
+            supports = supports_of(
+                self.anchors[name].start, memory.owners[tasks], ~memory.protected_columns(at_start=True)
+            )
+            self.scalings[name] = Scaling(memory.basis, memory.owners[tasks], supports, layer.parameter, train=True)
+        layer.scaling = self.scalings.get(name)
 
-    def constrain(self, layer: ProtectedLayer, penalty: Penalty | None, *, anchored: bool = True) -> None:
-        """Protect all that tasks outside regime 3 read.
+    def make_penalty(self, layer: ProtectedLayer) -> Penalty | None:
+        """Return the penalty on displacements of a layer along columns that may move."""
+        return None
 
-        Args:
-            layer: whose weight is constrained.
-            penalty: on displacements along the columns that may move.
-            anchored: whether scalings read protected columns where they are anchored, as constants.
-        """
-        memory = self.memory[layer.name]
+    def constrain(self, layer: ProtectedLayer) -> None:
+        """Protect all that tasks outside regime 3 read; call again when regimes have changed."""
+        memory, anchor = self.memory[layer.name], self.anchors[layer.name]
+        if layer.constraint is not None:  # columns that have become protected are held where the weight is now
+            anchor.hold(layer.matrix().detach(), layer.constraint.free_columns, memory.basis)
         protected, free = memory.protected_columns(), ~memory.protected_columns(at_start=True)
-        layer.constraint = Constraint(memory.basis, protected, free, self.anchors[layer.name], penalty, anchored)
-
-    def protect(self, layer: ProtectedLayer) -> None:
-        """Constrain a layer as the regimes of the present task say."""
-        raise NotImplementedError
-
-    def hold_free_columns(self, layer: ProtectedLayer) -> None:
-        """Hold the columns that may become protected where the weight is now."""
-        constraint = layer.require_constraint()
-        self.anchors[layer.name].hold(layer.matrix().detach(), constraint.free_columns, constraint.basis)
+        layer.constraint = Constraint(
+            memory.basis, protected, free, anchor, self.make_penalty(layer), anchored=self.check == "epoch"
+        )
 
     def after_step(self, optimizer: Optimizer) -> None:
         self.steps += 1
@@ -159,8 +156,8 @@ class PooledMethod(LayerwiseMethod):
 
     def on_weights_restored(self) -> None:
         for name, layer in self.layers.items():
-            if self.anchors and self.anchors[name].target is not self.anchors[name].start:
-                self.hold_free_columns(layer)
+            if (constraint := layer.constraint) and self.anchors[name].target is not self.anchors[name].start:
+                self.anchors[name].hold(layer.matrix().detach(), constraint.free_columns, constraint.basis)
             layer.backend.after_step(None)
 
     def on_task_left(self) -> None:
@@ -279,7 +276,7 @@ class PooledMethod(LayerwiseMethod):
     @displacements.setter
     def displacements(self, displacements: dict[str, Tensor]) -> None:
         for name in self.anchors:  # the last to be loaded: now layers can be constrained
-            self.protect(self.layers[name])
+            self.constrain(self.layers[name])
             self.layers[name].backend.cached_displacement = displacements.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -297,6 +294,12 @@ class PooledMethod(LayerwiseMethod):
             name: self.memory.get(name) or LayerMemory.empty(layer.dimension, self.tasks, like=layer.parameter)
             for name, layer in self.layers.items()
         }
+
+    def check_state(self, remembered: dict[str, Any]) -> None:
+        super().check_state(remembered)
+        kept = [memory["energies"] for memory in remembered["memory"].values() if any(memory["gradients"])]
+        if self.penalty == "energy" and any(not any(e is not None for e in energies) for energies in kept):
+            raise CuberError("this state was saved by a CUBER with another penalty than 'energy': choose the same")
 
     def describe(self) -> list[str]:
         lines = [

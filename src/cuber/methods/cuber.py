@@ -1,6 +1,6 @@
 """CUBER (Lin et al., 2022): continual learning with backward knowledge transfer.
 
-In each layer every old task j is in one of three regimes while a new task is learned. ``B_j`` is the basis of the old
+In each layer every old task j is in one of three regimes while a new task is learned. ``B_j`` is a basis of the old
 task's input subspace, ``w'`` the weight when the new task begins:
 
 1. protect: the weight does not move along ``B_j``;
@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,18 +23,16 @@ from torch.optim import Optimizer
 from cuber.core.batches import Batch
 from cuber.core.pooled import PooledMethod
 from cuber.core.settings import setting
-from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer
 from cuber.subspace import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
     LayerMemory,
-    NormPenalty,
     Penalty,
     PrunedGradient,
     Regime,
-    SquaredPenalty,
     energy_weights,
+    make_penalty,
 )
 
 PAPER = {"eps1": 0.5, "eps2": 0.0, "lam": 1.0, "penalty": "norm", "check": "epoch"}
@@ -44,32 +41,23 @@ PAPER = {"eps1": 0.5, "eps2": 0.0, "lam": 1.0, "penalty": "norm", "check": "epoc
 
 @dataclass(eq=False, repr=False)
 class SubspaceMethod(PooledMethod):
-    """Algorithm 1 of the paper. Subclasses say which regimes there are."""
+    """Algorithm 1 of the paper. Subclasses choose the regimes by making settings of these constants."""
 
-    # Without annotations: these are settings only where a subclass declares them.
-    eps1, selected = math.inf, 0
-    eps2, lam, penalty, check, keep = math.inf, 0.0, "norm", "epoch", 0.0
+    eps1, selected, eps2, lam, keep = math.inf, 0, math.inf, 0.0, 0.0
 
     def on_task_begin(self) -> None:
         """Decide the regimes by the new task's first gradient, and constrain every layer accordingly."""
-        self.begin_layers()
         gradients = self.mean_gradients(self.sample) if self.tasks and self.selected else {}
-        for name, memory in self.memory.items():
-            memory.regimes.append(self.decide_regimes(memory, gradients.get(name)))
-        self.anchor_layers()
         for name, layer in self.layers.items():
-            self.protect(layer)
-            layer.scaling = self.scalings.get(name)
+            self.memory[name].regimes.append(self.decide_regimes(self.memory[name], gradients.get(name)))
+            self.anchor(layer)
+            self.constrain(layer)
 
     def decide_regimes(self, memory: LayerMemory, gradient: Tensor | None) -> dict[int, Regime]:
-        """Decide how the new task treats each old task in one layer.
+        """Decide how the new task treats each old task in one layer, by its first gradient there (None: not reached).
 
-        Sufficient projection (definition 1) makes an old task a candidate; the nearest ``selected`` are reused.
-        Positive correlation (definition 2) lets a reused task change.
-
-        Args:
-            memory: of the layer.
-            gradient: of the new task's loss before training; None where the task does not reach the layer.
+        Sufficient projection (definition 1) makes a candidate, the nearest ``selected`` candidates are reused, and
+        positive correlation (definition 2) lets a reused task change.
         """
         if gradient is None:
             return {task: Regime() for task in range(self.tasks)}
@@ -78,8 +66,8 @@ class SubspaceMethod(PooledMethod):
         candidates = sorted((task for task in regimes if ratios[task] >= self.eps1), key=lambda task: -ratios[task])
         for task in candidates[: self.selected]:
             regimes[task].cosine = memory.cosine(task, gradient)
-            positive = self.is_positively_correlated(memory, task, gradient)
-            regimes[task].number = BACKWARD_TRANSFER if positive else FORWARD_TRANSFER
+            improves = self.is_positively_correlated(memory, task, gradient)
+            regimes[task].number = BACKWARD_TRANSFER if improves else FORWARD_TRANSFER
         return regimes
 
     def is_positively_correlated(self, memory: LayerMemory, task: int, gradient: Tensor) -> bool:
@@ -87,23 +75,9 @@ class SubspaceMethod(PooledMethod):
         cosine = memory.cosine(task, gradient)
         return cosine is not None and cosine >= self.eps2
 
-    def protect(self, layer: ProtectedLayer) -> None:
-        """Protect what any old task outside regime 3 reads; penalize movement along the rest of the pool."""
-        self.constrain(layer, self.make_penalty(self.memory[layer.name], layer), anchored=self.check == "epoch")
-
-    def make_penalty(self, memory: LayerMemory, layer: ProtectedLayer) -> Penalty | None:
-        """Return the penalty of all old tasks in regime 3, along the columns that were free when the task began."""
-        improving, free = memory.in_regime(BACKWARD_TRANSFER), ~memory.protected_columns(at_start=True)
-        if not improving or not self.lam or not bool(free.any()):
-            return None
-        owned, movable = memory.owners[improving][:, free], ~memory.protected_columns()[free]
-        start = self.anchors[layer.name].start[:, free]
-        if self.penalty == "norm":
-            return NormPenalty(owned, movable, start)
-        kept = [free[memory.owners[task]] for task in improving]
-        energies = [memory.energies[task] for task in improving] if self.penalty == "energy" else []
-        cut = [e[k][:, k] for e, k in zip(energies, kept, strict=False) if e is not None]
-        return SquaredPenalty(owned, movable, start, cut or None)
+    def make_penalty(self, layer: ProtectedLayer) -> Penalty | None:
+        """Return the penalty of the old tasks in regime 3."""
+        return make_penalty(self.penalty, self.memory[layer.name], self.anchors[layer.name].start) if self.lam else None
 
     def change_gradient(self, layer: ProtectedLayer, lr: float) -> None:
         """Project the gradient of a layer, and add the gradient of the penalty along what may move."""
@@ -116,6 +90,7 @@ class SubspaceMethod(PooledMethod):
             layer.backend.add_to_gradient(pull * penalty.strength(self.lam, lr))
 
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
+        """Return the value of the penalty, for optimizers that step with a closure."""
         values = [
             penalty.strength(self.lam, lr) * penalty.value(layer.backend.displacement())
             for layer, lr in self.layers_with_rates(optimizer)
@@ -132,14 +107,12 @@ class SubspaceMethod(PooledMethod):
 
     def demote(self, layer: ProtectedLayer, gradient: Tensor) -> None:
         """Move old tasks that disagree with ``gradient`` to regime 2 for the rest of the task."""
-        memory = self.memory[layer.name]
-        improving = memory.in_regime(BACKWARD_TRANSFER)
+        memory, improving = self.memory[layer.name], self.memory[layer.name].in_regime(BACKWARD_TRANSFER)
         demoted = [task for task in improving if not self.is_positively_correlated(memory, task, gradient)]
         for task in demoted:
             memory.regimes[-1][task].demote(self.epoch + (self.check == "step"))
         if demoted:
-            self.hold_free_columns(layer)
-            self.protect(layer)
+            self.constrain(layer)
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
         """Remember the task's gradient, the subspace of its inputs, their energy there, and its scalings."""
@@ -155,12 +128,6 @@ class SubspaceMethod(PooledMethod):
             memory.gradients.append(PrunedGradient.of(gradients[name], self.keep) if name in gradients else None)
             memory.scalings.append(scalings.get(name))
 
-    def check_state(self, remembered: dict[str, Any]) -> None:
-        PooledMethod.check_state(self, remembered)
-        kept = [memory["energies"] for memory in remembered["memory"].values() if any(memory["gradients"])]
-        if self.penalty == "energy" and any(not any(e is not None for e in energies) for energies in kept):
-            raise CuberError("this state was saved by a CUBER with another penalty than 'energy': choose the same")
-
 
 @dataclass(eq=False, repr=False)
 class CUBER(SubspaceMethod):
@@ -168,18 +135,14 @@ class CUBER(SubspaceMethod):
 
     eps1: float = setting(0.5, "share of the gradient that must lie in an old task's subspace (above 1: GPM)", low=0)
     selected: int = setting(2, "how many old tasks a layer may reuse", low=0)
-    eps2: float = setting(
-        -0.1, "cosine between old and new gradient from which an old task may change (above 1: TRGP)", low=-1
-    )
+    eps2: float = setting(-0.1, "cosine of old and new gradient above which an old task may change", low=-1)
     lam: float = setting(3.0, "strength of the penalty on change in the subspace of a changing task", low=0)
     penalty: str = setting(
         "energy",
-        "the penalty: norm of the change (as printed), its square, or the square weighted by the old inputs' energy",
+        "on the change: its norm (as printed), its square, or the square weighted by the energy of old inputs",
         choices=("norm", "squared", "energy"),
     )
     check: str = setting(
-        "epoch",
-        "when agreement is checked: on a fixed sample after each epoch, or on each step's batch",
-        choices=("epoch", "step"),
+        "epoch", "when agreement is checked: after each epoch, or on each step's batch", choices=("epoch", "step")
     )
     keep: float = setting(0.1, "fraction of an old task's gradient entries that is kept", low=0, high=1)

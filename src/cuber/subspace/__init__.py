@@ -15,7 +15,7 @@ from cuber.subspace.memory import (
     PrunedGradient,
     Regime,
 )
-from cuber.subspace.penalty import NormPenalty, Penalty, SquaredPenalty, energy_weights
+from cuber.subspace.penalty import NormPenalty, Penalty, SquaredPenalty, energy_weights, make_penalty
 from cuber.subspace.pool import HIGHEST_THRESHOLD, Pool
 from cuber.subspace.projection import Projector
 from cuber.subspace.scaling import LearnedScaling, Scaling, supports_of
@@ -41,5 +41,6 @@ __all__ = [
     "SquaredPenalty",
     "energy_weights",
     "in_float64",
+    "make_penalty",
     "supports_of",
 ]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cuber.subspace.gram import Gram
+from cuber.subspace.memory import BACKWARD_TRANSFER, LayerMemory
 
 
 class Penalty(Protocol):
@@ -89,6 +90,27 @@ class SquaredPenalty:
     @staticmethod
     def _times(displacement: Tensor, weights: Tensor) -> Tensor:
         return displacement * weights if weights.dim() == 1 else displacement @ weights
+
+
+def make_penalty(kind: str, memory: LayerMemory, start: Tensor) -> Penalty | None:
+    """Return the penalty of all old tasks in regime 3 on one layer; None where there is nothing to penalize.
+
+    Args:
+        kind: "norm", "squared" or "energy".
+        memory: of the layer.
+        start: the weight in the pool's coordinates when the task began, out x K.
+    """
+    tasks, free = memory.in_regime(BACKWARD_TRANSFER), ~memory.protected_columns(at_start=True)
+    if not tasks or not bool(free.any()):
+        return None
+    owned, movable = memory.owners[tasks][:, free], ~memory.protected_columns()[free]
+    if kind == "norm":
+        return NormPenalty(owned, movable, start[:, free])
+    if kind == "squared":
+        return SquaredPenalty(owned, movable, start[:, free])
+    kept = [free[memory.owners[task]] for task in tasks]
+    energies = [memory.energies[task][own][:, own] for task, own in zip(tasks, kept, strict=True)]  # type: ignore[index]
+    return SquaredPenalty(owned, movable, start[:, free], energies)
 
 
 def energy_weights(gram: Gram, basis: Tensor) -> Tensor:
