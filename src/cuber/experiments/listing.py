@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuber.core.settings import settings_of
@@ -30,7 +31,12 @@ def benchmarks() -> list[Entry]:
 def methods() -> list[Entry]:
     """All methods, each with the settings that it adds to its parent's; methods of other packages come last."""
     plugins = {name: method for name, method in all_methods().items() if name not in METHODS}
-    return [_method(name, method) for name, method in (*reversed(METHODS.items()), *plugins.items())]
+    entries: list[Entry] = []
+    before: dict[str, type[Method]] = {}
+    for name, method in (*reversed(METHODS.items()), *plugins.items()):
+        entries.append(_method(name, method, before))
+        before |= {name: method} if name in METHODS else {}
+    return entries
 
 
 def _benchmark(benchmark: Benchmark) -> Entry:
@@ -49,14 +55,24 @@ def _benchmark(benchmark: Benchmark) -> Entry:
     return Entry(benchmark.name, f"{benchmark.help} ({values})", rows)
 
 
-def _method(name: str, method: type[Method]) -> Entry:
-    names = {known: other for other, known in METHODS.items()}
-    parent = next((base for base in method.__mro__[1:] if base in names), None)
-    inherited = settings_of(parent) if parent is not None else {}
+def _method(name: str, method: type[Method], before: Mapping[str, type[Method]]) -> Entry:
+    parent = _parent(method, before)
+    inherited = settings_of(before[parent]) if parent is not None else {}
     settings = [
         (setting, str(default), what.help)
         for setting, (default, what) in settings_of(method).items()
         if setting not in inherited
     ]
-    first_sentence = (method.__doc__ or "").strip().split("\n")[0].rstrip(".")
-    return Entry(name, first_sentence, settings, names[parent] if parent is not None else None)
+    return Entry(name, (method.__doc__ or "").strip().split("\n")[0].rstrip("."), settings, parent)
+
+
+def _parent(method: type[Method], before: Mapping[str, type[Method]]) -> str | None:
+    """The last method before it whose settings it has, too, among its bases and the classes with the same bases."""
+    own = settings_of(method).keys()
+    related = [
+        name
+        for name, other in before.items()
+        if (issubclass(method, other) or other.__bases__ == method.__bases__ != (Method,))
+        and settings_of(other).keys() <= own
+    ]
+    return related[-1] if related else None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from cuber import metrics
 from cuber.core.formatting import pluralize
-from cuber.datasets import OFFICIAL_SIZE
 from cuber.report import statistics
 
 if TYPE_CHECKING:
@@ -88,6 +87,8 @@ class Variant:
     @property
     def shrunk(self) -> list[str]:
         """Notes about parts of the benchmark that were left out."""
+        from cuber.datasets import OFFICIAL_SIZE  # imports numpy, which printing one result does not need
+
         return [note for note in self.notes if note.startswith("only ") or OFFICIAL_SIZE in note]
 
     @property
