@@ -32,10 +32,10 @@ class LayerCase:
         return torch.randint(-4, 5, self.shape).double()
 
 
-def protected(module: nn.Module) -> ProtectedLayer:
+def protected(module: nn.Module, backend: str = "fast") -> ProtectedLayer:
     rule = rule_for(module)
     assert rule is not None
-    return ProtectedLayer("layer", [module], rule)
+    return ProtectedLayer("layer", [module], rule, backend)
 
 
 def _convolutions() -> list[LayerCase]:

@@ -38,7 +38,7 @@ def test_the_norm_in_the_cosine_is_that_of_the_whole_gradient() -> None:
     assert PrunedGradient.of(old, 0.34).cosine(new) == pytest.approx(expected)
 
 
-def test_with_nothing_on_one_side_the_cosine_is_0() -> None:
+def test_the_cosine_with_a_gradient_of_0_is_0() -> None:
     something, nothing = torch.ones(2, 2), torch.zeros(2, 2)
     assert PrunedGradient.of(nothing, 0.5).cosine(something) == 0.0
     assert PrunedGradient.of(something, 0.5).cosine(nothing) == 0.0

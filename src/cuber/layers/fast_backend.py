@@ -56,9 +56,6 @@ class FastBackend(PlainBackend):
         self._gradient_along: Tensor | None = None
         """The present gradient along the free columns, if it is known."""
         constraint = self.layer.constraint
-        if constraint is not None:  # while a model is copied, its layers have neither constraint nor parameters
-            drawn = torch.randn(self.layer.dimension, generator=torch.Generator().manual_seed(0))
-            self._probe = (drawn / drawn.norm()).to(self.layer.parameter)
         columns = 0 if constraint is None else constraint.projector.columns + len(constraint.movable)
         self._saved_per_row = columns * self.layer.dimension
         """Multiplications that projecting inputs saves, for each input vector fewer than the layer has outputs."""
