@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cuber.subspace import Projector
-from cuber.subspace.projection import complement
+from cuber.subspace import Projector, complement
 from tests.oracles.dense import outside
 
 

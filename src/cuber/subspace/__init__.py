@@ -4,20 +4,27 @@ A weight or gradient is ``out x d``, a batch of input vectors ``m x d`` (one per
 orthonormal columns.
 """
 
-from cuber.subspace.constraint import Anchor, Constraint
-from cuber.subspace.exact import NUMBERS_AT_ONCE, in_float64
-from cuber.subspace.gram import Gram
+from cuber.subspace.constraint import (
+    Anchor,
+    Constraint,
+    NormPenalty,
+    Penalty,
+    Projector,
+    SquaredPenalty,
+    energy_weights,
+    make_penalty,
+)
+from cuber.subspace.gram import NUMBERS_AT_ONCE, Gram, complement, in_float64
 from cuber.subspace.memory import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
+    HIGHEST_THRESHOLD,
     NO_FORGETTING,
     LayerMemory,
+    Pool,
     PrunedGradient,
     Regime,
 )
-from cuber.subspace.penalty import NormPenalty, Penalty, SquaredPenalty, energy_weights, make_penalty
-from cuber.subspace.pool import HIGHEST_THRESHOLD, Pool
-from cuber.subspace.projection import Projector
 from cuber.subspace.scaling import LearnedScaling, Scaling, supports_of
 
 __all__ = [
@@ -39,6 +46,7 @@ __all__ = [
     "Regime",
     "Scaling",
     "SquaredPenalty",
+    "complement",
     "energy_weights",
     "in_float64",
     "make_penalty",

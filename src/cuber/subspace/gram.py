@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cuber.subspace.exact import NUMBERS_AT_ONCE, in_float64
-from cuber.subspace.projection import complement
+NUMBERS_AT_ONCE = 2**21
+"""How many are written down in float64 at a time: enough to multiply fast, not so many as to fill memory."""
 
 
 class Residual(NamedTuple):
@@ -134,3 +134,14 @@ def _descending(symmetric: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors, the largest first."""
     energies, directions = torch.linalg.eigh(symmetric)
     return energies.flip(0), directions.flip(1)
+
+
+def complement(basis: Tensor) -> Tensor:
+    """Return an orthonormal basis (d x (d - K)) of everything orthogonal to ``basis``."""
+    return torch.linalg.qr(in_float64(basis), mode="complete").Q[:, basis.shape[1] :].to(basis)
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """The tensor in float64; on the CPU where its device has none (Apple's GPUs)."""
+    place = "cpu" if tensor.device.type == "mps" else tensor.device
+    return tensor.detach().to(place, torch.float64)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuber.subspace.exact import in_float64
+from cuber.subspace.gram import in_float64
 
 WORTHWHILE = 0.75
 """Supports are used where they have at most this many times the columns of the pool."""
