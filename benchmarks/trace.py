@@ -17,10 +17,10 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 import cuber
-from cuber.networks import MLP
 
 SOURCE = Path(cuber.__file__).parent
 
@@ -50,7 +50,8 @@ def traced(executed: Executed) -> Iterator[None]:
 def cycle() -> tuple[Executed, Executed]:
     """Return what the second task executes: all of it, and one step alone."""
     torch.manual_seed(0)
-    learner = cuber.CUBER(MLP(8, 12, 10, 3, bias=True), eps1=0.0, eps2=-1.0, threshold=0.8)
+    model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 3))
+    learner = cuber.CUBER(model, eps1=0.0, eps2=-1.0, threshold=0.8)
     whole: Executed = defaultdict(set)
     step: Executed = defaultdict(set)
     for task in range(2):

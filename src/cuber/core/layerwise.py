@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from cuber.core import batches
 from cuber.core.batches import Batch
 from cuber.core.learner import Method
-from cuber.core.optimizer_hooks import largest_rate, parameters_of
 from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer, evaluation_mode, observed, scan
@@ -22,10 +20,7 @@ from cuber.networks.heads import head_parameters
 
 @dataclass(eq=False, repr=False)
 class LayerwiseMethod(Method):
-    """A method for the layers that a rule covers, with a policy for parameters that no rule covers.
-
-    A subclass overrides ``change_gradient``.
-    """
+    """A method for the layers that a rule covers, with a policy for parameters that no rule covers."""
 
     remembered: ClassVar[dict[str, Any]] = {
         "with_bias": dict[str, bool],
@@ -75,32 +70,6 @@ class LayerwiseMethod(Method):
         for layer in self.layers.values():
             layer.detach()
         super().detach()
-
-    # For methods to override
-
-    def change_gradient(self, layer: ProtectedLayer, lr: float) -> None:
-        """The gradient of a layer is complete: change it, once per step.
-
-        Args:
-            layer: a layer that the last backward pass has reached.
-            lr: learning rate of the coming step.
-        """
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        for layer, lr in self.layers_with_rates(optimizer):
-            if self.optimizers.owns_change(optimizer, layer):
-                self.change_gradient(layer, lr)
-
-    def layers_with_rates(self, optimizer: Optimizer) -> Iterator[tuple[ProtectedLayer, float]]:
-        """Iterate over the layers of an optimizer, with the learning rate of its coming step."""
-        return ((layer, largest_rate(optimizer, layer.parameters)) for layer in self.layers_of(optimizer))
-
-    def layers_of(self, optimizer: Optimizer) -> Iterator[ProtectedLayer]:
-        """Iterate over the layers that an optimizer trains and the last backward pass has reached."""
-        held = set(map(id, parameters_of(optimizer)))
-        for layer in self.layers.values():
-            if any(id(p) in held and p.grad is not None for p in layer.parameters):
-                yield layer
 
     def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
         """Return the gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches.

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, checks
 from cuber.core.batches import Batch
-from cuber.core.device import device_of
 from cuber.core.freezing import Freezer, claim, release
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.settings import check_settings, setting, settings_of
@@ -359,7 +358,7 @@ class Method:
         return []
 
     def overrides(self, name: str) -> bool:
-        """Return whether this learner has its own version of a method of the base class."""
+        """Return whether a method of the base class is overridden."""
         return getattr(getattr(self, name), "__func__", None) is not getattr(Method, name)
 
     def try_loss(self, batch: Batch, which: str) -> Tensor:
@@ -395,3 +394,8 @@ class Method:
         self.__dict__.update(state)
         if not self._detached:
             claim(self.model, self)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of a model's first parameter; of a model without parameters, the CPU."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

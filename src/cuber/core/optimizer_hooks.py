@@ -1,12 +1,13 @@
-"""Everything that depends on the optimizer: hooks around its steps, closures, loss scaling, maximization.
+"""Everything that depends on the optimizer: hooks around its steps, closures, loss scaling, maximization, restoring.
 
-Methods see gradients of a loss that is minimized, on its own scale, once per step, whatever the optimizer does.
+Methods see gradients of a loss that is minimized, on its own scale, once per step, whatever the optimizer does. Weights
+that an optimizer has moved along protected directions are moved back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,18 +15,30 @@ from torch import nn
 from torch.optim import LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from cuber.core.device import full_precision
 from cuber.errors import CuberError
+from cuber.layers.protected import ProtectedLayer
 
 if TYPE_CHECKING:
     from cuber.core.learner import Method
 
 
-class OptimizerHooks:
-    """Calls a method's ``before_step`` and ``after_step`` around the steps of the optimizers that it has wrapped."""
+STEPS_TO_RESTORE = 1000
+"""Rounding adds up: protected directions are restored after this many steps, and after each epoch."""
 
-    def __init__(self, method: Method) -> None:
+
+class OptimizerHooks:
+    """Calls a method's ``before_step`` and ``after_step`` around the steps of the optimizers that it has wrapped.
+
+    Args:
+        method: whose methods are called.
+        layers: whose constraints hold whatever the optimizers do.
+    """
+
+    def __init__(self, method: Method, layers: dict[str, ProtectedLayer] | None = None) -> None:
         self._method = method
+        self._layers = layers or {}
+        self.steps = 0
+        """In the present task."""
         self._handles: dict[Optimizer, list[RemovableHandle]] = {}
         self._pending: dict[str, set[int]] = {}
         """Layer -> the optimizers (by id) that hold a part of it and have not stepped since its gradient changed."""
@@ -44,7 +57,7 @@ class OptimizerHooks:
         # A step of a small network takes half a millisecond: no hook that does nothing.
         if self._method.overrides("before_step"):
             handles.append(optimizer.register_step_pre_hook(self._before))
-        if self._method.overrides("after_step"):
+        if self._layers or self._method.overrides("after_step"):
             handles.append(optimizer.register_step_post_hook(self._after))
         self._handles[optimizer] = handles
 
@@ -77,21 +90,31 @@ class OptimizerHooks:
         """Return whether an optimizer was wrapped before all others."""
         return optimizer is next(iter(self._handles), optimizer)
 
-    def owns_change(self, optimizer: Optimizer, layer: Any) -> bool:
-        """Return whether this optimizer is the one at whose step the gradient of ``layer`` has to be changed.
+    def layers_to_change(
+        self, optimizer: Optimizer, layers: Iterable[ProtectedLayer]
+    ) -> Iterator[tuple[ProtectedLayer, float]]:
+        """Iterate over the layers whose gradients have to be changed before a step, with the step's learning rate.
 
         Where several optimizers hold parts of one layer, its gradient changes once, when the first of them steps.
         """
-        if len(self._handles) < 2:
-            return True
-        pending = self._pending.setdefault(layer.name, set())
-        if id(optimizer) in pending:
-            pending.remove(id(optimizer))
-            return False
-        own = set(map(id, layer.parameters))
-        others = [other for other in self._handles if other is not optimizer]
-        self._pending[layer.name] = {id(other) for other in others if own & set(map(id, parameters_of(other)))}
-        return True
+        for layer, lr in layers_with_rates(optimizer, layers):
+            pending = self._pending.setdefault(layer.name, set())
+            if id(optimizer) in pending:
+                pending.remove(id(optimizer))
+                continue
+            own = set(map(id, layer.parameters)) if len(self._handles) > 1 else set()
+            others = [other for other in self._handles if other is not optimizer and own]
+            pending.update(id(other) for other in others if own & set(map(id, parameters_of(other))))
+            yield layer, lr
+
+    def restore_protected(self, *, only_drifted: bool = False) -> None:
+        """Move weights back along protected directions: Adam and decay leave them, and rounding adds up."""
+        with full_precision(self._method.device):
+            for layer in self._layers.values():
+                if layer.constraint is None or not layer.constraint.projector.rank or not layer.may_change:
+                    continue
+                if not only_drifted or layer.backend.has_drifted():
+                    layer.backend.restore_protected()
 
     def forget_pending(self) -> None:
         """Expect all optimizers to see new gradients."""
@@ -102,7 +125,7 @@ class OptimizerHooks:
         self._method.on_step_begin(optimizer)
         if closure is None:
             _unscale(optimizer)
-            with full_precision(self._method.device), _minimized(optimizer):
+            with full_precision(_device_of(optimizer)), _minimized(optimizer):
                 self._method.before_step(optimizer)
             return None
 
@@ -110,7 +133,7 @@ class OptimizerHooks:
         def guarded() -> Any:
             loss = closure()
             self.forget_pending()
-            with full_precision(self._method.device), _minimized(optimizer):
+            with full_precision(_device_of(optimizer)), _minimized(optimizer):
                 self._method.before_step(optimizer)
                 added = self._method.added_loss(optimizer)
             if added is None or loss is None:
@@ -120,11 +143,26 @@ class OptimizerHooks:
         return (args[0],), {**kwargs, "closure": guarded}
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
-        with full_precision(self._method.device):
+        self.steps += 1
+        with full_precision(_device_of(optimizer)):
+            plain = is_plain_sgd(optimizer, self._layers.values())
+            lr = float(optimizer.param_groups[0]["lr"]) if plain else None
+            for layer in self._layers.values():
+                layer.backend.after_step(lr)
+            due = self.steps % STEPS_TO_RESTORE == 0
+            if self._layers and (due or not plain):
+                self.restore_protected(only_drifted=not due)
             self._method.after_step(optimizer)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_pending": {}}  # hooks stay with the optimizers of the original
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast, for products that protect old tasks."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
@@ -153,13 +191,25 @@ def is_plain_sgd(optimizer: Optimizer, layers: Iterable[Any]) -> bool:
     return all((id(layer.parameter) in held) == (id(layer.bias) in held) for layer in layers if layer.with_bias)
 
 
-def largest_rate(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> float:
+def layers_with_rates(optimizer: Optimizer, layers: Iterable[ProtectedLayer]) -> Iterator[tuple[ProtectedLayer, float]]:
+    """Iterate over the layers that an optimizer holds and the last backward pass has reached, with learning rates."""
+    held = set(map(id, parameters_of(optimizer)))
+    for layer in layers:
+        if any(id(parameter) in held and parameter.grad is not None for parameter in layer.parameters):
+            yield layer, _largest_rate(optimizer, layer.parameters)
+
+
+def _largest_rate(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> float:
     """Return the largest learning rate that an optimizer has for any of ``parameters``."""
     if len(optimizer.param_groups) == 1:
         return float(optimizer.param_groups[0].get("lr", 0))
     own = set(map(id, parameters))
     groups = [group for group in optimizer.param_groups if any(id(p) in own for p in group["params"])]
     return max((float(group.get("lr", 0)) for group in groups), default=0.0)
+
+
+def _device_of(optimizer: Optimizer) -> torch.device:
+    return next((parameter.device for parameter in parameters_of(optimizer)), torch.device("cpu"))
 
 
 def _unscale(optimizer: Optimizer) -> None:

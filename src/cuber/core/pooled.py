@@ -16,9 +16,8 @@ from torch.optim import Optimizer
 
 from cuber.core import batches
 from cuber.core.batches import Batch
-from cuber.core.device import full_precision
 from cuber.core.layerwise import LayerwiseMethod
-from cuber.core.optimizer_hooks import is_plain_sgd
+from cuber.core.optimizer_hooks import OptimizerHooks, full_precision
 from cuber.core.settings import PerLayer, for_layer, setting
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, observed
@@ -38,8 +37,6 @@ from cuber.subspace import (
 )
 
 NOTICEABLE_DRIFT = 1e-3
-STEPS_TO_RESTORE = 1000
-"""Rounding adds up: protected directions are restored after this many steps, and after each epoch."""
 
 
 @dataclass(eq=False, repr=False)
@@ -79,9 +76,8 @@ class PooledMethod(LayerwiseMethod):
         """Layer name -> its weight when the present task began."""
         self.scalings: dict[str, Scaling] = {}
         """Layer name -> the scaling that the present task learns."""
-        self.steps = 0
-        """In the present task."""
         super().__post_init__()
+        self.optimizers = OptimizerHooks(self, self.layers)
         self._open_memory()
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
@@ -93,12 +89,21 @@ class PooledMethod(LayerwiseMethod):
         count = max((len(memory.regimes) for memory in self.memory.values()), default=0)
         return [{name: memory.regimes[task] for name, memory in self.memory.items()} for task in range(count)]
 
+    @property
+    def steps(self) -> int:
+        """Number of steps in the present task."""
+        return self.optimizers.steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self.optimizers.steps = steps
+
     # The constraints of a task
 
     def try_sample(self) -> None:
         super().try_sample()
         self._open_memory()
-        self.steps = 0
+        self.optimizers.steps = 0
         for name in self.layers:  # report a list of the wrong length now, not after training
             self.threshold_of(name), self.samples_of(name)
 
@@ -127,24 +132,6 @@ class PooledMethod(LayerwiseMethod):
         layer.constraint = Constraint(
             memory.basis, protected, free, anchor, self.make_penalty(layer), anchored=self.check == "epoch"
         )
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        self.steps += 1
-        plain = is_plain_sgd(optimizer, self.layers.values())
-        lr = float(optimizer.param_groups[0]["lr"]) if plain else None
-        for layer in self.layers.values():
-            layer.backend.after_step(lr)
-        if self.steps % STEPS_TO_RESTORE == 0 or not plain:
-            self.restore_protected(only_drifted=self.steps % STEPS_TO_RESTORE != 0)
-
-    def restore_protected(self, *, only_drifted: bool = False) -> None:
-        """Move weights back along protected directions: Adam and decay leave them, and rounding adds up."""
-        with full_precision(self.device):
-            for layer in self.layers.values():
-                if layer.constraint is None or not layer.constraint.projector.rank or not layer.may_change:
-                    continue
-                if not only_drifted or layer.backend.has_drifted():
-                    layer.backend.restore_protected()
 
     def displacement(self, name: str) -> Tensor:
         """Return how far a layer's weight has moved along each column of its pool in the present task, out x K."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cuber.core.layerwise import LayerwiseMethod
-from cuber.core.optimizer_hooks import is_plain_sgd, parameters_of
+from cuber.core.optimizer_hooks import is_plain_sgd, layers_with_rates, parameters_of
 from cuber.layers import ProtectedLayer
 
 
@@ -53,7 +53,7 @@ class FilteredUpdates(LayerwiseMethod):
     def filter_gradients(self, optimizer: Optimizer) -> None:
         """Filter the gradients of an optimizer that adds multiples of them."""
         if self.tasks and not self._before:
-            for layer in self.layers_of(optimizer):
+            for layer, _ in layers_with_rates(optimizer, self.layers.values()):
                 layer.set_gradient(self.filter_update(layer, layer.gradient()))
 
     @torch.no_grad()

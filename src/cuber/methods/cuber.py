@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cuber.core.batches import Batch
+from cuber.core.optimizer_hooks import layers_with_rates
 from cuber.core.pooled import PooledMethod
 from cuber.core.settings import setting
 from cuber.layers import ProtectedLayer
@@ -79,28 +80,29 @@ class SubspaceMethod(PooledMethod):
         """Return the penalty of the old tasks in regime 3."""
         return make_penalty(self.penalty, self.memory[layer.name], self.anchors[layer.name].start) if self.lam else None
 
-    def change_gradient(self, layer: ProtectedLayer, lr: float) -> None:
-        """Project the gradient of a layer, and add the gradient of the penalty along what may move."""
-        layer.require_whole()
-        if self.check == "step":
-            self.demote(layer, layer.gradient())
-        layer.backend.project_gradient()
-        if penalty := layer.require_constraint().penalty:
-            pull = penalty.gradient(layer.backend.displacement())
-            layer.backend.add_to_gradient(pull * penalty.strength(self.lam, lr))
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Project the gradient of each layer, and add the gradient of the penalty along what may move."""
+        for layer, lr in self.optimizers.layers_to_change(optimizer, self.layers.values()):
+            layer.require_whole()
+            if self.check == "step":
+                self.demote(layer, layer.gradient())
+            layer.backend.project_gradient()
+            if penalty := layer.require_constraint().penalty:
+                pull = penalty.gradient(layer.backend.displacement())
+                layer.backend.add_to_gradient(pull * penalty.strength(self.lam, lr))
 
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
         """Return the value of the penalty, for optimizers that step with a closure."""
         values = [
             penalty.strength(self.lam, lr) * penalty.value(layer.backend.displacement())
-            for layer, lr in self.layers_with_rates(optimizer)
+            for layer, lr in layers_with_rates(optimizer, self.layers.values())
             if (penalty := layer.require_constraint().penalty)
         ]
         return torch.stack(values).sum() if values else None
 
     def on_epoch_end(self) -> None:
         """Demote old tasks that no longer agree with the new task's gradient on a fixed sample."""
-        self.restore_protected()
+        self.optimizers.restore_protected()
         if self.check == "epoch" and any(memory.in_regime(BACKWARD_TRANSFER) for memory in self.memory.values()):
             for name, gradient in self.mean_gradients(self.sample).items():
                 self.demote(self.layers[name], gradient)
@@ -119,7 +121,7 @@ class SubspaceMethod(PooledMethod):
         self.require_trained("end_task")
         gradients = self.mean_gradients(loader) if self.eps2 <= 1 else {}
         self.warn_of_drift()
-        self.restore_protected()
+        self.optimizers.restore_protected()
         grams, scalings = self.input_grams(loader), self.learning
         for name, memory in self.memory.items():
             memory.add_task(grams.get(name), self.threshold_of(name))

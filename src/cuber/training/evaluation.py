@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuber.core.device import device_of
-from cuber.core.learner import LossFunction
+from cuber.core.learner import LossFunction, device_of
 from cuber.layers import evaluation_mode
 from cuber.streams import FixedLoader, Split
 
