@@ -90,7 +90,10 @@ class Subject:
 
     def ours(self, method: str, make: OptimizerFactory = plain) -> Callable[[], None]:
         """The steps of our trainer, in the middle of the last task."""
-        trainer = self.trainer(self.learner(method), make)
+        return self.steps_of(self.learner(method), make)
+
+    def steps_of(self, learner: Method, make: OptimizerFactory) -> Callable[[], None]:
+        trainer = self.trainer(learner, make)
         trainer.learner.begin_task(trainer.samples, functional.cross_entropy, steps=len(trainer.loader))
         trainer.prepare(None)
 
