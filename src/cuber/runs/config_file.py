@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from cuber.core.settings import short
 from cuber.errors import CuberError
-from cuber.runs.files import plain, write_atomically
+from cuber.runs.files import plain
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,11 +41,6 @@ def read_config(directory: Path) -> dict[str, dict[str, Any]]:
             f"{path} is damaged, or not the configuration of a run ({reason}): put it right, or start over with --fresh"
         ) from error
     return config
-
-
-def write_config(directory: Path, config: dict[str, dict[str, Any]]) -> None:
-    """Write ``directory/config.toml`` atomically; values as ``ready_for_toml`` returns them."""
-    write_atomically(directory / CONFIG, tomli_w.dumps(config))
 
 
 def ready_for_toml(config: Config) -> dict[str, dict[str, Any]]:

@@ -35,7 +35,7 @@ from cuber.training.trainer import REPORT_STEPS, Observer, OptimizerFactory, Pro
 Function = TypeVar("Function", bound=Callable[..., Result])
 
 
-def _with_training_options(function: Function) -> Function:
+def _document_training_options(function: Function) -> Function:
     """Write the options of TrainingConfig into a function's signature and docstring, in place of ``**training``."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -54,7 +54,7 @@ def _with_training_options(function: Function) -> Function:
     return function
 
 
-@_with_training_options
+@_document_training_options
 def learn(
     method: Method,
     stream: Stream,
