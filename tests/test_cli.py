@@ -117,7 +117,7 @@ def test_version_and_help(cuber):
 def test_every_training_option_is_in_the_help_of_run_with_its_text(cuber):
     text = " ".join(cuber("run", "--help")[1].split())
     for name, (_, _, limits) in training_options().items():
-        assert re.search(rf"--{name.replace('_', '-')} (<\w+> )?{re.escape(limits.help)}", text)
+        assert re.search(rf"--{name.replace('_', '-')} (\S+ )?{re.escape(limits.help)}", text)
     assert "--no-compile" not in text
     assert training_options()["epochs"][2].help in " ".join(cuber("grid", "--help")[1].split())
 

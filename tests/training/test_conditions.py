@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +212,11 @@ def test_a_method_without_old_gradients_is_refused_before_anything_is_written(co
     assert (code, out) == (2, "")
     assert "which trgp does not keep: choose cuber" in err
     assert not (tmp_path / "run").exists()
+
+
+def test_nothing_but_the_recorder_imports_the_theory() -> None:
+    script = "import sys, cuber; cuber.learn; import cuber.experiments.run; assert 'cuber.theory' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_records_that_make_no_sense_are_damage(command, tmp_path: Path) -> None:

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cuber.cli.compare import compare
 from cuber.cli.data import app as data_app
 from cuber.cli.grid import grid
 from cuber.cli.options import DataDir, Protocol, Tasks, TestPerTask, TrainPerTask, with_training_options
-from cuber.cli.report import report
-from cuber.cli.theory import theory as theory_command
 from cuber.core.allocation import keep_freed_memory
-from cuber.core.encoding import replace_unencodable
-from cuber.errors import CuberError
+from cuber.core.encoding import is_unicode, replace_unencodable
+from cuber.errors import CuberError, unknown
 from cuber.version import __version__
 
 if TYPE_CHECKING:
@@ -33,15 +30,11 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.command()(grid)
-app.command()(compare)
-app.command()(report)
-app.command(name="theory")(theory_command)
 
 
 @app.callback(invoke_without_command=True)
 def cuber(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     if version:
         print(f"cuber {__version__}")
@@ -140,6 +133,112 @@ def list_() -> None:
     from cuber.report import show_catalogue
 
     show_catalogue(listing.benchmarks(), listing.methods(), Console())
+
+
+@app.command()
+def compare(
+    directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories, or folders of them.")],
+    against: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Variant to test the others against (default: trgp).")
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="acc, differences, selected, forward, sweep, time or memory; may be repeated (default: all).",
+        ),
+    ] = None,
+    format: Annotated[str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")] = "table",
+) -> None:
+    """Show the results of finished runs over seeds, beside the paper's."""
+    from cuber.report.comparison import compare as compare_runs
+    from cuber.report.formats import FORMATS, as_json, remarks, show_comparison
+    from cuber.report.grouping import load_report
+
+    if format not in ("table", *FORMATS):
+        raise unknown("format", format, ("table", *FORMATS))
+    comparison = compare_runs(load_report(directories), against, table or [])
+    if format == "table":
+        from rich.console import Console
+
+        show_comparison(comparison, Console())
+    elif format == "json":  # which can escape characters that the output lacks
+        print(as_json(comparison, ensure_ascii=not is_unicode(sys.stdout.encoding)))
+    else:
+        print(FORMATS[format](comparison))
+    if format == "csv":  # which cannot hold remarks
+        for remark in remarks(comparison):
+            print(f"cuber: {remark}", file=sys.stderr)
+    if not comparison.tables:
+        runs = len(comparison.unfinished)
+        none = "the only run has not" if runs == 1 else f"none of {runs} runs has"
+        raise CuberError(f"{none} finished, so there is nothing to compare")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories, or folders of them.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = "report.html",
+    figures: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Also write each figure there, as SVG and PNG.")
+    ] = None,
+) -> None:
+    """Write one HTML page with the tables and figures of runs; it needs no network to open."""
+    page = Path(output)
+    if page.is_dir() or not page.name:
+        raise CuberError(f"--output takes the name of a file, and '{output}' is a directory")
+    if figures is not None and Path(figures).exists() and not Path(figures).is_dir():
+        raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
+    from cuber.core.formatting import pluralize
+    from cuber.report.figures import save_all
+    from cuber.report.grouping import load_report
+    from cuber.report.page import render
+    from cuber.runs.files import write_atomically
+
+    loaded = load_report(runs)
+    text = render(loaded)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, text)
+    missing = f", {len(loaded.unfinished)} not finished" if loaded.unfinished else ""
+    print(f"{page}: {pluralize(loaded.runs, 'finished run')}{missing}")
+    if figures is not None:
+        print(f"{figures}: {len(save_all(loaded, Path(figures)))} files")
+
+
+@app.command()
+def theory(
+    kind: Annotated[str, typer.Argument(help="Problem: least-squares, logistic or network.")] = "logistic",
+    angles: Annotated[int, typer.Option(help="Number of angles, from 0 to 180 degrees.")] = 13,
+    steps: Annotated[int, typer.Option(help="Steps of each rule.")] = 20,
+    step_size: Annotated[
+        float | None, typer.Option(help="Step size of both rules (default: 0.9 times the bound of theorem 1).")
+    ] = None,
+    old_steps: Annotated[int, typer.Option(help="Training steps of the old task.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of both tasks.")] = 0,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="NAME", help="Write NAME.svg and NAME.png.")
+    ] = "theory",
+) -> None:
+    """Rotate a new task away from an old one, and show where the theorems hold and which rule is better."""
+    path = Path(output)
+    if not path.name or path.is_dir():
+        raise CuberError(f"--output takes the name of a figure, and '{output}' is a directory")
+    from rich.console import Console
+
+    from cuber.report.drawing import save, styled
+    from cuber.report.theory_sweep import show_sweep, sweep_figure
+    from cuber.theory.sweep import sweep
+    from cuber.training import check_seed
+
+    check_seed(seed)
+    swept = sweep(kind, angles=angles, seed=seed, steps=steps, step_size=step_size, old_steps=old_steps)
+    show_sweep(swept, Console())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() in (".svg", ".png"):
+        path = path.with_suffix("")
+    with styled():
+        files = save(sweep_figure(swept), path)
+    print(f"{' and '.join(map(str, files))}: the figure")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -23,7 +23,7 @@ LIMITS = {"threads": (1, 1024), "train_per_task": (1, LARGEST), "test_per_task":
 """The smallest and largest values of fields."""
 
 
-def _with_training_options(cls: type) -> type:
+def _add_training_fields(cls: type) -> type:
     """Give a class each field of TrainingConfig, with None for "as the benchmark has it"."""
     for name, (kind, _, _) in training_options().items():
         cls.__annotations__[name] = f"{kind.__name__} | None"
@@ -32,7 +32,7 @@ def _with_training_options(cls: type) -> type:
 
 
 @dataclass(frozen=True)
-@_with_training_options
+@_add_training_fields
 class Experiment:
     """Everything that decides a result, validated; None: as the benchmark has it.
 

@@ -1,7 +1,13 @@
-"""The interface of loggers."""
+"""The interface of loggers, and those that write files."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import os
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 
@@ -26,3 +32,61 @@ class Logger:
 
     def close(self) -> None:
         """The run ends or stops."""
+
+
+class LineFile(Logger):
+    """A file to which lines are appended; a resumed run cuts it to the length at its checkpoint."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def start(self, config: dict[str, Any], position: Any | None) -> None:
+        if position is None:
+            self.path.write_text("")
+        elif self.path.exists() and self.path.stat().st_size > position:
+            os.truncate(self.path, position)
+
+    def position(self) -> Any:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def write(self, line: str) -> None:
+        """Append a line."""
+        with open(self.path, "a", encoding="utf-8", newline="") as file:
+            file.write(line)
+
+
+class JsonLines(LineFile):
+    """``log.jsonl``: one JSON object per epoch, evaluation and event."""
+
+    def epoch(self, task: int, name: str, number: int, values: dict[str, Any]) -> None:
+        self.event("epoch", {"task": task, "name": name, "epoch": number, **values})
+
+    def evaluation(self, task: int, accuracy: list[float | None]) -> None:
+        self.event("evaluation", {"task": task, "accuracy": accuracy})
+
+    def event(self, name: str, values: dict[str, Any]) -> None:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.write(json.dumps({"event": name, "time": now, **values}) + "\n")
+
+
+class CsvFile(LineFile):
+    """``metrics.csv``: one row per epoch."""
+
+    columns = (
+        *("task", "name", "epoch", "train_loss", "lr", "seconds"),
+        *("validation_loss", "validation_accuracy", "train_accuracy"),
+    )
+
+    def start(self, config: dict[str, Any], position: Any | None) -> None:
+        super().start(config, position)
+        if not self.position():
+            self._row(self.columns)
+
+    def epoch(self, task: int, name: str, number: int, values: dict[str, Any]) -> None:
+        row = {"task": task, "name": name, "epoch": number, **values}
+        self._row(row.get(column) for column in self.columns)
+
+    def _row(self, values: Any) -> None:
+        text = io.StringIO()
+        csv.writer(text).writerow(values)
+        self.write(text.getvalue())

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from cuber.core.settings import short
 from cuber.errors import CuberError
-from cuber.runs.files import write_atomically
+from cuber.runs.files import plain
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -45,14 +43,9 @@ def read_config(directory: Path) -> dict[str, dict[str, Any]]:
     return config
 
 
-def write_config(directory: Path, config: dict[str, dict[str, Any]]) -> None:
-    """Write ``directory/config.toml`` atomically; values as ``ready_for_toml`` returns them."""
-    write_atomically(directory / CONFIG, tomli_w.dumps(config))
-
-
 def ready_for_toml(config: Config) -> dict[str, dict[str, Any]]:
     """Convert values to those of TOML, which has no None."""
-    return {table: {key: _ready(value) for key, value in part.items()} for table, part in config.items()}
+    return plain(config, missing="none")
 
 
 def differences(before: Config, now: Config) -> dict[str, str]:
@@ -84,13 +77,3 @@ def listed(sentences: list[str]) -> str:
 
 def _shown(values: Mapping[str, Any], name: str) -> str:
     return short(values[name]) if name in values else "not there"
-
-
-def _ready(value: Any) -> Any:
-    if value is None:
-        return "none"
-    if isinstance(value, Mapping):
-        return {str(key): _ready(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_ready(part) for part in value]
-    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -13,20 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import tomli_w
+
 from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import SERVICE_FILES, CsvFile, JsonLines, Logger
 from cuber.runs.checkpoint import Checkpoints
-from cuber.runs.config_file import (
-    CONFIG,
-    MACHINE,
-    Config,
-    differences,
-    listed,
-    read_config,
-    ready_for_toml,
-    write_config,
-)
+from cuber.runs.config_file import CONFIG, MACHINE, Config, differences, listed, read_config, ready_for_toml
 from cuber.runs.files import write_atomically
 from cuber.runs.lock import Lock, RefusedError
 from cuber.runs.previous_run import REPLACED, PreviousRun, remove
@@ -112,7 +105,7 @@ class RunDirectory:
                     return Result.load(self.path), None
                 state = self.checkpoints.load()
         (self.path / ERROR).unlink(missing_ok=True)
-        write_config(self.path, ready)
+        write_atomically(self.path / CONFIG, tomli_w.dumps(ready))
         self._opened = True
         positions = state["loggers"] if state else []
         for i, logger in enumerate(self.loggers):

@@ -1,11 +1,14 @@
-"""Atomic writes."""
+"""Plain values and atomic writes."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -34,3 +37,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def plain(value: Any, missing: Any = None) -> Any:
+    """Return nested values as those of JSON; ``missing`` replaces None, NaN and infinity.
+
+    >>> plain({1: (0.5, None, math.nan), "path": Path("runs")})
+    {'1': [0.5, None, None], 'path': 'runs'}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(part, missing) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part, missing) for part in value]
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return missing
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -13,7 +13,7 @@ from typing import Any
 from cuber import metrics
 from cuber.core.formatting import pluralize, format_number
 from cuber.errors import CuberError
-from cuber.runs.files import write_atomically
+from cuber.runs.files import plain, write_atomically
 
 FILE_NAME = "result.json"
 
@@ -87,7 +87,7 @@ class Result:
 
     def plain(self) -> dict[str, Any]:
         """Return the fields as JSON values, with None for NaN and infinity."""
-        return _plain(dataclasses.asdict(self))
+        return plain(dataclasses.asdict(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and metrics as JSON values, after all tasks."""
@@ -157,16 +157,6 @@ class UnwrittenResultError(CuberError):
         self.result = result
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
 # Validation of files, so that tables and figures can rely on results
 
 NUMBER = object()
@@ -197,21 +187,20 @@ def first_invalid(result: Result) -> str | None:
         if not _fits(getattr(result, name), shape):
             return name
     tasks = len(result.tasks)
-    per_old_task = [
-        *(("regimes", task, old) for task, layers in enumerate(result.regimes) for by in layers.values() for old in by),
-        *(("theory", task, old) for task, layers in enumerate(result.theory) for of in layers.values() for old in of["old"]),
-    ]
     valid = {
         "tasks": tasks > 0,
         "accuracy": _is_matrix(result.accuracy, tasks),
         "accuracy_bare": result.accuracy_bare is None or _is_matrix(result.accuracy_bare, tasks),
         "reshuffled": all(len(row) == tasks for row in result.reshuffled),
-        **{name: len(getattr(result, name)) <= tasks for name in ("regimes", "theory", "pool")},
-        **{name: False for name, task, old in per_old_task if old >= task},
-        **{name: False for name in ("seconds", "bytes") if not getattr(result, name)},
+        "regimes": _are_of_old_tasks(result.regimes, tasks),
+        "theory": _are_of_old_tasks(
+            [{name: layer["old"] for name, layer in layers.items()} for layers in result.theory], tasks
+        ),
+        "seconds": bool(result.seconds),
+        "bytes": bool(result.bytes),
+        "pool": len(result.pool) <= tasks
+        and all(pool["dimension"] > 0 for layers in result.pool for pool in layers.values()),
     }
-    if any(pool["dimension"] <= 0 for layers in result.pool for pool in layers.values()):
-        valid["pool"] = False
     return next((name for name in valid if not valid[name]), None)
 
 
@@ -235,3 +224,9 @@ def _is_matrix(rows: Any, tasks: int) -> bool:
         return False
     known = range(1, tasks + 1) if len(rows) == tasks else [tasks]
     return all(len(row) == tasks and _fits(row[:count], [NUMBER]) for row, count in zip(rows, known, strict=True))
+
+
+def _are_of_old_tasks(per_task: list[dict[str, dict[int, Any]]], tasks: int) -> bool:
+    return len(per_task) <= tasks and all(
+        old < task for task, layers in enumerate(per_task) for by_old in layers.values() for old in by_old
+    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +13,8 @@ from cuber.layers import evaluation_mode
 from cuber.streams import FixedLoader, Split
 
 
-@dataclass(frozen=True)
-class Score:
-    """Accuracy and loss over some samples; scores add up."""
+class Score(NamedTuple):
+    """Correct answers and loss, summed over samples."""
 
     samples: int
     correct: int
@@ -32,9 +30,6 @@ class Score:
     def loss(self) -> float:
         """Per sample."""
         return self.total_loss / self.samples
-
-    def __add__(self, other: Score) -> Score:
-        return Score(self.samples + other.samples, self.correct + other.correct, self.total_loss + other.total_loss)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,8 +32,10 @@ from cuber.training.randomness import check_seed, derive, seeded
 from cuber.training.task_runs import TaskRun, task_runs
 from cuber.training.trainer import REPORT_STEPS, Observer, OptimizerFactory, Progress, Trainer, TrainingSetup
 
+Function = TypeVar("Function", bound=Callable[..., Result])
 
-def _with_training_options(function: Callable[..., Result]) -> Callable[..., Result]:
+
+def _document_training_options(function: Function) -> Function:
     """Write the options of TrainingConfig into a function's signature and docstring, in place of ``**training``."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -52,7 +54,7 @@ def _with_training_options(function: Callable[..., Result]) -> Callable[..., Res
     return function
 
 
-@_with_training_options
+@_document_training_options
 def learn(
     method: Method,
     stream: Stream,

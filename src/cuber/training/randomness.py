@@ -33,32 +33,30 @@ def check_seed(seed: object) -> None:
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python, and restore their states on exit."""
-    python, legacy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(legacy)
-            random.setstate(python)
+    before = random_state(device)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        set_random_state(before, device)
 
 
-def random_state(device: torch.device) -> dict[str, Any]:
+def random_state(device: torch.device | None) -> dict[str, Any]:
     """Return the states of the generators of torch, numpy and Python."""
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "cuda": torch.cuda.get_rng_state(device) if device is not None and device.type == "cuda" else None,
         "numpy": np.random.get_state(),
         "python": random.getstate(),
     }
 
 
-def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+def set_random_state(state: dict[str, Any], device: torch.device | None) -> None:
     """Restore what ``random_state`` returned."""
     torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None and device.type == "cuda":
+    if state["cuda"] is not None and device is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
     np.random.set_state(state["numpy"])
     random.setstate(state["python"])

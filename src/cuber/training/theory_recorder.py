@@ -122,10 +122,8 @@ def _curvature(parameters: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) ->
 
     def product(vector: Tensor) -> Tensor:
         parts = [part.view_as(p) for part, p in zip(vector.split(sizes), parameters, strict=True)]
-        products = torch.autograd.grad(gradients, parameters, parts, retain_graph=True, allow_unused=True)
-        return torch.cat(
-            [torch.zeros(n).to(vector) if h is None else h.flatten() for n, h in zip(sizes, products, strict=True)]
-        )
+        products = torch.autograd.grad(gradients, parameters, parts, retain_graph=True, materialize_grads=True)
+        return torch.cat([part.flatten() for part in products])
 
     if not any(gradient.requires_grad for gradient in gradients):  # the loss is linear in these weights
         return 0.0

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any, Protocol
 
 import torch
@@ -213,7 +211,7 @@ class Trainer:
         for task, split in self.task_run.probes.items():
             with self.learner.as_task(task) as model, self._autocast():
                 scores.append(evaluate(model, split, self.config.evaluation_batch_size, self.setup.loss_fn))
-        return reduce(add, scores)
+        return Score(*map(sum, zip(*scores, strict=True)))
 
     def _mean_loss(self) -> float:
         mean = self._loss.mean()
