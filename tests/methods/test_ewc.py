@@ -34,7 +34,7 @@ def select(model: nn.Module, task: int) -> None:
 
 
 def both(case: Case, seed: int, slow_settings: dict[str, Any], **settings: Any) -> tuple[EWC, SlowEWC]:
-    """Three tasks learnt by us and by the oracle, compared at every step: losses, gradients, weights."""
+    """Three tasks learned by us and by the oracle, compared at every step: losses, gradients, weights."""
     model = case.model(seed, torch.float64)
     slow = SlowEWC(copy.deepcopy(model), names_held(model), LAM, LR, **slow_settings)
     learner = EWC(model, lam=LAM, **settings)

@@ -27,7 +27,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("kind", "make"), [*((kind, "AdamW") for kind in SOME), *((CUBER, name) for name in OPTIMIZERS)]
+    ("kind", "make"), [*((kind, "AdamW") for kind in SOME[:-1]), *((CUBER, name) for name in OPTIMIZERS)]
 )
 def test_only_the_present_task_s_head_is_trained(kind: type, make: str) -> None:
     learner = kind(CASE.model())
