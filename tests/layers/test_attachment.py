@@ -1,4 +1,4 @@
-"""A module while its layer is protected: still itself, watched only when somebody watches, given back as it was."""
+"""A module while its layer is protected: the same object, observed only on request, and restored by detaching."""
 
 from __future__ import annotations
 

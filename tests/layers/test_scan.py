@@ -53,7 +53,7 @@ def test_a_subclass_is_covered_as_long_as_it_computes_what_its_parent_does() -> 
     assert uncovered == dict.fromkeys(["1.weight", "1.bias"], "Shouting with a forward of its own")
 
 
-def test_a_forward_put_on_one_module_by_somebody_else_is_not_covered() -> None:
+def test_a_forward_that_a_user_has_put_on_one_module_is_not_covered() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].forward = lambda x: x  # type: ignore[method-assign]
     covered, uncovered = names(model)
@@ -125,7 +125,7 @@ def test_a_bias_shared_by_different_weights_covers_neither() -> None:
     assert names(model)[0] == ["2"]
 
 
-def test_frozen_parameters_are_nobody_s_concern() -> None:
+def test_frozen_parameters_are_neither_covered_nor_uncovered() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3))
     model[0].requires_grad_(False)
     model[1].requires_grad_(False)

@@ -16,7 +16,7 @@ from tests.methods.test_resume import momentum
 from tests.models import CASES, Case, cases
 from tests.oracles.ewc import SlowEWC, draw
 
-LAM, LR, EPOCHS, TASKS = 60.0, 0.05, 3, 3
+LAM, LR, EPOCHS, TASKS = 60.0, 0.05, 2, 3
 CASE = CASES["mlp"]
 
 
@@ -34,7 +34,7 @@ def select(model: nn.Module, task: int) -> None:
 
 
 def both(case: Case, seed: int, slow_settings: dict[str, Any], **settings: Any) -> tuple[EWC, SlowEWC]:
-    """Three tasks learnt by us and by the oracle, compared at every step: losses, gradients, weights."""
+    """Three tasks learned by us and by the oracle, compared at every step: losses, gradients, weights."""
     model = case.model(seed, torch.float64)
     slow = SlowEWC(copy.deepcopy(model), names_held(model), LAM, LR, **slow_settings)
     learner = EWC(model, lam=LAM, **settings)
@@ -75,9 +75,10 @@ def test_every_model_goes_where_the_oracle_goes(case: Case) -> None:
     assert learner.constant > 0
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("gamma", [1.0, 0.4])
-@pytest.mark.parametrize("name", ["mlp", "residual block", "many heads"])
+@pytest.mark.parametrize(
+    ("name", "gamma", "seed"),
+    [("mlp", 1.0, 1), ("mlp", 0.4, 2), ("residual block", 0.4, 1), ("many heads", 1.0, 2), ("many heads", 0.4, 1)],
+)
 def test_the_online_form_goes_where_the_oracle_goes(name: str, gamma: float, seed: int) -> None:
     _, slow = both(CASES[name], seed, {"online": True, "gamma": gamma}, anchors="last", gamma=gamma)
     assert len(slow.memory) == 1

@@ -121,7 +121,7 @@ def test_only_so_many_samples_are_looked_at() -> None:
     assert not torch.allclose(same.importance["layers.0.weight"], few.importance["layers.0.weight"], rtol=1e-3)
 
 
-def test_a_loader_that_does_not_shuffle_is_worth_a_word() -> None:
+def test_a_loader_that_does_not_shuffle_is_warned_of() -> None:
     x, y = CASE.inputs(0, 20), torch.zeros(20, dtype=torch.long)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=5)
     learner = EWC(CASE.model(), samples=10)

@@ -38,7 +38,7 @@ def after_first_task(name: str, **settings: Any) -> HAT:
 
 
 def change(learner: HAT, name: str, optimizer: str) -> float:
-    """How much the first task's answers change while another is learnt."""
+    """How much the first task's answers change while another is learned."""
     x = CASES[name].inputs(7, 20)
     before, old_weights = logits(learner, 0, x), weights(learner)
     assert float(before.std(0).max()) > 1e-3, "its answers do not depend on what is asked"
@@ -142,7 +142,7 @@ def test_an_epoch_of_one_step_is_all_hard() -> None:
 
 
 class Endless:
-    """Batches, nobody knows how many."""
+    """Batches without a length."""
 
     def __iter__(self) -> Any:
         return iter(CASE.loader(0))
@@ -218,8 +218,8 @@ def test_a_task_leaves_layers_alone_that_it_does_not_pass() -> None:
 
 def test_a_batch_that_cannot_be_cut_is_looked_at_as_a_whole() -> None:
     def forward(model: nn.Module, batch: Any) -> Tensor:
-        x, neighbours, y = batch
-        return loss_fn(model(x[neighbours].mean(1)), y)
+        x, neighbors, y = batch
+        return loss_fn(model(x[neighbors].mean(1)), y)
 
     torch.manual_seed(0)
     learner = HAT(CASE.model(), forward=forward)

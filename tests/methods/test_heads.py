@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cuber import CUBER, EWC, GPM, TRGP, CuberError, FineTune, MultiHead
 from cuber.methods import METHODS
 from cuber.networks import MLP
-from tests.loops import OPTIMIZERS, MakeOptimizer, learn, logits, loss_fn, train
+from tests.loops import OPTIMIZERS, learn, logits, loss_fn, train
 from tests.models import CASES
 
 CASE = CASES["many heads"]
@@ -26,13 +26,14 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("kind", SOME)
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
-def test_only_the_present_task_s_head_is_trained(kind: type, make: MakeOptimizer) -> None:
+@pytest.mark.parametrize(
+    ("kind", "make"), [*((kind, "AdamW") for kind in SOME[:-1]), *((CUBER, name) for name in OPTIMIZERS)]
+)
+def test_only_the_present_task_s_head_is_trained(kind: type, make: str) -> None:
     learner = kind(CASE.model())
     for task in range(3):
         before = heads(learner.model)
-        learn(learner, CASE.loader(task), make)
+        learn(learner, CASE.loader(task), OPTIMIZERS[make])
         after = heads(learner.model)
         assert [same(*pair) for pair in zip(before, after, strict=True)] == [other != task for other in range(4)]
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 from torch import nn
 
+import cuber
 from cuber import CuberError, CuberWarning, FineTune, Method
 from cuber.experiments import Experiment, listing, run
-from cuber.methods import METHODS, all_methods, find_method, setting
+from cuber.methods import METHODS, all_methods, find_method, plugins, setting
 from tests.packages import install
 
 NOTHING = '''
@@ -99,23 +100,22 @@ def test_two_packages_with_one_name_are_both_named(site: Path) -> None:
     assert "'two-package'" in str(error.value)
 
 
-def test_nobody_looks_for_them_before_a_name_asks() -> None:
-    """Neither importing nor a method of ours: looking through all that is installed takes its time."""
-    script = (
-        "import importlib.metadata\n"
-        "entry_points = importlib.metadata.entry_points\n"
-        "def look(**options):\n"  # torch has entry points of its own
-        "    assert options != {'group': 'cuber.methods'}\n"
-        "    return entry_points(**options)\n"
-        "importlib.metadata.entry_points = look\n"
-        "import cuber\n"
-        "from cuber.experiments import Experiment\n"
-        "assert Experiment(method='trgp').method_class is cuber.TRGP\n"
-        "try: Experiment(method='nobody')\n"
-        "except AssertionError: pass\n"
-        "else: raise SystemExit('nobody looked')\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+def test_entry_points_are_read_only_for_names_that_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither importing cuber.methods nor a method of ours reads them: going through all packages takes its time."""
+
+    class ReadError(Exception):
+        pass
+
+    def entry_points(**options: object) -> None:
+        raise ReadError
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
+    for module in (cuber.methods, plugins):
+        runpy.run_path(str(module.__file__))
+    assert Experiment(method="trgp").method_class is cuber.TRGP
+    with pytest.raises(ReadError):
+        Experiment(method="nobody")
 
 
 def test_a_setting_of_a_class_that_is_no_dataclass_is_told() -> None:

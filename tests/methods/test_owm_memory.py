@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {"alpha": 0.1, "alpha_decay": 0.2, "averaged": 5}
 
 
 def remembered(model: nn.Module, loader: Any, **settings: Any) -> dict[str, Tensor]:
-    """After a task in which nothing was learnt: the weights are those that it began with."""
+    """After a task in which nothing was learned: the weights are those that it began with."""
     learner = OWM(model, **{**SETTINGS, **settings})
     learn(learner, loader, lambda parameters: torch.optim.SGD(parameters, lr=0.0))
     return learner.memory
@@ -57,7 +57,7 @@ def test_sequences_of_several_lengths_are_averaged_with_their_like() -> None:
 
 
 class SequenceFirst(nn.Module):
-    """Positions come before samples inside, so that nobody can tell whose vector is whose."""
+    """Positions come before samples inside, so that it is not known which vector belongs to which sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def test_going_on_from_files_in_the_middle_of_a_task_gives_the_same_bits(name: s
     assert all(torch.equal(learner.memory[layer], twin.memory[layer]) for layer in learner.memory)
 
 
-def test_a_learner_put_back_forgets_the_projectors_of_tasks_that_it_has_not_learnt_yet() -> None:
+def test_a_learner_put_back_forgets_the_projectors_of_tasks_that_it_has_not_learned_yet() -> None:
     torch.manual_seed(0)
     learner = OWM(Branches(), alpha=1e-4)
     learn(learner, branch_loader(0, 1.0))

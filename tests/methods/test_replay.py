@@ -18,7 +18,7 @@ HEADS = CASES["many heads"]
 BOTH = pytest.mark.parametrize("kind", [AGEM, ER])
 
 
-def learnt(kind: type, case: Case = HEADS, tasks: int = 2, make: MakeOptimizer = sgd, **settings: Any) -> Any:
+def learned(kind: type, case: Case = HEADS, tasks: int = 2, make: MakeOptimizer = sgd, **settings: Any) -> Any:
     learner = kind(case.model(), **settings)
     for task in range(tasks):
         torch.manual_seed(task)  # dropout
@@ -27,7 +27,7 @@ def learnt(kind: type, case: Case = HEADS, tasks: int = 2, make: MakeOptimizer =
 
 
 def in_third_task(kind: type, case: Case = HEADS, **settings: Any) -> tuple[Any, Any]:
-    learner = learnt(kind, case, **settings)
+    learner = learned(kind, case, **settings)
     learner.begin_task(case.loader(2), loss_fn)
     return learner, learner.wrap(sgd(learner.parameters()))
 
@@ -44,7 +44,7 @@ def one_step(learner: Any, optimizer: Any, batch: tuple[Tensor, Tensor]) -> None
 @BOTH
 @pytest.mark.parametrize("case", cases())
 def test_without_memory_they_are_fine_tuning_bit_for_bit(kind: type, case: Case) -> None:
-    empty, plain = (learnt(each, case, 3, **settings) for each, settings in ((kind, {"memory": 0}), (FineTune, {})))
+    empty, plain = (learned(each, case, 3, **settings) for each, settings in ((kind, {"memory": 0}), (FineTune, {})))
     assert same_bits(empty.model, plain.model)
     assert empty.memory_bytes()["samples"] == 0
 
@@ -52,22 +52,22 @@ def test_without_memory_they_are_fine_tuning_bit_for_bit(kind: type, case: Case)
 @BOTH
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_without_memory_they_are_fine_tuning_with_every_optimizer(kind: type, make: MakeOptimizer) -> None:
-    assert same_bits(learnt(kind, HEADS, 3, make, memory=0).model, learnt(FineTune, HEADS, 3, make).model)
+    assert same_bits(learned(kind, HEADS, 3, make, memory=0).model, learned(FineTune, HEADS, 3, make).model)
 
 
 @BOTH
 def test_the_first_task_is_fine_tuning_too(kind: type) -> None:
-    assert same_bits(learnt(kind, tasks=1).model, learnt(FineTune, tasks=1).model)
+    assert same_bits(learned(kind, tasks=1).model, learned(FineTune, tasks=1).model)
 
 
 def test_er_without_a_share_moves_what_fine_tuning_moves() -> None:
-    ours, plain = learnt(ER, tasks=3, share=0.0), learnt(FineTune, tasks=3)
+    ours, plain = learned(ER, tasks=3, share=0.0), learned(FineTune, tasks=3)
     assert all(torch.equal(*pair) for pair in zip(ours.model.parameters(), plain.model.parameters(), strict=True))
 
 
 @BOTH
 def test_replay_makes_a_difference(kind: type) -> None:
-    ours, plain = learnt(kind, tasks=2), learnt(FineTune, tasks=2)
+    ours, plain = learned(kind, tasks=2), learned(FineTune, tasks=2)
     assert not same_bits(ours.model, plain.model)
     for name in ("backbone.layers.0.weight", "heads.0.weight"):
         assert not torch.equal(ours.model.state_dict()[name], plain.model.state_dict()[name]), name
@@ -115,7 +115,7 @@ def test_a_projection_is_as_good_for_the_smallest_gradient_and_the_largest(scale
 def test_a_step_that_agrees_with_the_memory_is_the_user_s_own_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuber.methods.agem.inner_product", lambda one, other: torch.tensor(0.0))
     make = OPTIMIZERS["AdamW"]
-    assert same_bits(learnt(AGEM, HEADS, 3, make).model, learnt(FineTune, HEADS, 3, make).model)
+    assert same_bits(learned(AGEM, HEADS, 3, make).model, learned(FineTune, HEADS, 3, make).model)
 
 
 # Heads
@@ -133,7 +133,7 @@ def test_heads_of_replayed_tasks_train_and_those_to_come_do_not(kind: type) -> N
 
 
 def test_the_head_of_a_task_that_nothing_is_left_of_stands_still() -> None:
-    learner = learnt(ER, memory=2, tasks=3)
+    learner = learned(ER, memory=2, tasks=3)
     learner.begin_task(HEADS.loader(3), loss_fn)
     kept = {3, *learner.episodic_memory.sizes}
     assert len(kept) < 4
@@ -184,7 +184,7 @@ def test_settings_out_of_range_are_refused(kind: type) -> None:
 @BOTH
 @pytest.mark.parametrize("make", [OPTIMIZERS[name] for name in ("weight decay", "Nesterov", "AdamW")])
 def test_any_optimizer_with_and_without_closure(kind: type, make: MakeOptimizer) -> None:
-    learner, other = (learnt(kind, HEADS, 2) for _ in range(2))
+    learner, other = (learned(kind, HEADS, 2) for _ in range(2))
     for each, with_closure in ((learner, True), (other, False)):
         each.begin_task(HEADS.loader(2), loss_fn)
         optimizer = each.wrap(make(each.parameters()))
@@ -216,8 +216,8 @@ def test_lbfgs_is_refused_with_a_sentence_and_the_next_optimizer_taken(kind: typ
 
 @BOTH
 def test_replay_leaves_gradients_and_modes_of_what_it_does_not_train_alone(kind: type) -> None:
-    """One part of the model is nobody's business: frozen by the user, or not in the optimizer."""
-    learner = learnt(kind)
+    """A part of the model that is frozen by the user, or is not in the optimizer, does not change."""
+    learner = learned(kind)
     frozen, outside = learner.model.backbone.layers
     frozen.requires_grad_(False)
     learner.begin_task(HEADS.loader(2), loss_fn)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cuber import AGEM, ER, CuberError, MultiHead
 from cuber.replay import EpisodicMemory
 from tests.loops import learn, loss_fn, same_bits, sgd, train
-from tests.methods.test_replay import BOTH, HEADS, in_third_task, learnt
+from tests.methods.test_replay import BOTH, HEADS, in_third_task, learned
 from tests.methods.test_resume import through_a_file
 
 # Normalization and dropout
@@ -121,7 +121,7 @@ def test_batches_that_are_dictionaries_go_through_forward(kind: type) -> None:
 
 
 @BOTH
-def test_batches_that_cannot_be_kept_are_refused_before_anything_is_learnt(kind: type) -> None:
+def test_batches_that_cannot_be_kept_are_refused_before_anything_is_learned(kind: type) -> None:
     loader = [{"x": x, "y": y, "names": [f"{x[0, 0]}"] * len(x)} for x, y in HEADS.loader(0)]
     learner = kind(HEADS.model(), forward=lambda model, batch: loss_fn(model(batch["x"]), batch["y"]))
     with pytest.raises(CuberError, match="a replay memory keeps tensors"):
@@ -200,6 +200,6 @@ def test_no_random_number_of_the_user_s_is_drawn(kind: type) -> None:
 
 @BOTH
 def test_a_state_of_a_memory_of_another_size_is_refused(kind: type) -> None:
-    state = learnt(kind, memory=10).state_dict()
+    state = learned(kind, memory=10).state_dict()
     with pytest.raises(CuberError, match=r"a memory of 10 samples, not 20: make the learner with memory=10"):
         kind(HEADS.model(), memory=20).load_state_dict(state)

@@ -18,7 +18,7 @@ from tests.oracles.agem import SlowAGEM
 from tests.oracles.er import SlowER
 from tests.oracles.replay import Remembered, SlowReplay
 
-LR, TASKS, EPOCHS, REPLAY, MEMORY = 0.2, 3, 4, 6, 20
+LR, TASKS, EPOCHS, REPLAY, MEMORY = 0.2, 3, 3, 6, 20
 
 
 def convolutional_heads() -> nn.Module:
@@ -96,7 +96,7 @@ def compared(method: str, name: str, seed: int) -> tuple[Any, SlowReplay]:
     return learner, slow
 
 
-@pytest.mark.parametrize(("name", "seed"), [*((name, 0) for name in MODELS), ("many heads", 1), ("many heads", 2)])
+@pytest.mark.parametrize(("name", "seed"), [*((name, 0) for name in MODELS), ("many heads", 1)])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_learner_goes_where_the_oracle_goes(method: str, name: str, seed: int) -> None:
     compared(method, name, seed)

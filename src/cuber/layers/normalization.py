@@ -78,26 +78,20 @@ class Normalization:
 
 
 class BatchStatistics:
-    """The forward pass of the paper's batch norm: every batch is normalized by itself, in evaluation too."""
+    """The forward pass of the paper's batch norm: every batch is normalized by itself, in evaluation too.
 
-    def __init__(self, module: _BatchNorm) -> None:
+    Args:
+        module: the layer.
+        constants: mean and variance to use instead, for each call in a cycle.
+    """
+
+    def __init__(self, module: _BatchNorm, constants: list[tuple[Tensor, Tensor]] | None = None) -> None:
         self.module = module
+        self.constants = None if constants is None else cycle(constants)
 
     def __call__(self, x: Tensor) -> Tensor:
-        module = self.module
-        return functional.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
-
-
-class ConstantStatistics:
-    """The forward pass of batch norm with a given mean and variance for each call, in a cycle."""
-
-    def __init__(self, module: _BatchNorm, statistics: list[tuple[Tensor, Tensor]]) -> None:
-        self.module = module
-        self.statistics = cycle(statistics)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        module = self.module
-        return functional.batch_norm(x, *next(self.statistics), module.weight, module.bias, False, 0.0, module.eps)
+        module, (mean, variance) = self.module, (None, None) if self.constants is None else next(self.constants)
+        return functional.batch_norm(x, mean, variance, module.weight, module.bias, mean is None, 0.0, module.eps)
 
 
 def normalized_by_batch(model: nn.Module) -> list[_BatchNorm]:
@@ -131,7 +125,7 @@ def constant_statistics(layers: list[_BatchNorm], run: Callable[[], object]) -> 
     before = {module: module.__dict__.get("forward") for module in layers}
     try:
         for module in layers:
-            module.forward = ConstantStatistics(module, seen[module])  # type: ignore[assignment]
+            module.forward = BatchStatistics(module, seen[module])  # type: ignore[assignment]
         yield
     finally:
         for module, forward in before.items():
