@@ -147,7 +147,8 @@ class FastBackend(PlainBackend):
         if constraint.projector.rank:
             layer.add_product_to_gradient(delta.mT, constraint.projector.inside(rows), -scale)
         if constraint.penalty is not None:
-            self._gradient_along = (delta.mT @ (rows @ constraint.free)).mul_(scale * constraint.movable)
+            free = constraint.free
+            self._gradient_along = (delta.mT @ (rows @ free.to(rows))).to(free).mul_(scale * constraint.movable)
 
     def _matching_factors(self) -> tuple[Factors | None, float]:
         """Return the recorded factors and the number by which to multiply them, if the gradient is their product.
@@ -179,6 +180,7 @@ class FastBackend(PlainBackend):
     def _agrees(self, displacement: Tensor) -> bool:
         constraint = self.layer.require_constraint()
         moved = self.layer.times(self.layer.parameters, constraint.free_direction) - constraint.free_direction_start
+        moved = moved.to(displacement)
         error = torch.addmv(moved, displacement, constraint.free_probe, alpha=-1)
         squared_error, squared_size = torch.stack([error.dot(error), moved.dot(moved)]).tolist()
         allowed: float = TOLERANCE * squared_size**0.5 + constraint.free_rounding
