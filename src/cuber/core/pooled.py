@@ -129,7 +129,8 @@ class PooledMethod(LayerwiseMethod):
     def hold_free_columns(self, layer: ProtectedLayer) -> None:
         """Hold the columns that may become protected where the weight is now."""
         constraint = layer.require_constraint()
-        self.anchors[layer.name].hold(layer.matrix().detach(), constraint.free_columns, constraint.basis)
+        with full_precision(self.device):
+            self.anchors[layer.name].hold(layer.matrix().detach(), constraint.free_columns, constraint.basis)
 
     def after_step(self, optimizer: Optimizer) -> None:
         self.steps += 1
@@ -214,7 +215,8 @@ class PooledMethod(LayerwiseMethod):
         """Warn where weights were changed in protected directions by other means than the wrapped optimizer."""
         for name, layer in self.layers.items():
             drift = self.displacement(name)[:, self.memory[name].protected_columns(at_start=True)]
-            share = float(drift.norm()) / max(float(layer.matrix().detach().norm()), 1e-30)
+            size = max(float(layer.matrix().detach().norm()), float(self.anchors[name].start.norm()), 1e-30)
+            share = float(drift.norm()) / size
             if share > max(NOTICEABLE_DRIFT, 4 * torch.finfo(layer.parameter.dtype).eps):
                 warnings.warn(
                     f"layer '{name}' moved by {share:.1%} in directions that old tasks need: were its weights changed "

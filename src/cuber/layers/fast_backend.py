@@ -69,7 +69,8 @@ class FastBackend(PlainBackend):
         self._free_of_scaling: Tensor | None = None
         """Its part along the free columns, f x q."""
         if scaling is not None and constraint is not None and scaling.matrix.requires_grad:
-            self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
+            with torch.autocast(scaling.basis.device.type, enabled=False):
+                self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
             if len(constraint.free_columns):
                 left = torch.eye(scaling.basis.shape[1]).to(scaling.basis) if scaling.left is None else scaling.left
                 self._free_of_scaling = left[constraint.free_columns]
