@@ -127,7 +127,8 @@ class PooledMethod(LayerwiseMethod):
         """Protect all that tasks outside regime 3 read; call again when regimes have changed."""
         memory, anchor = self.memory[layer.name], self.anchors[layer.name]
         if layer.constraint is not None:  # columns that have become protected are held where the weight is now
-            anchor.hold(layer.matrix().detach(), layer.constraint.free_columns, memory.basis)
+            with full_precision(self.device):
+                anchor.hold(layer.matrix().detach(), layer.constraint.free_columns, memory.basis)
         protected, free = memory.protected_columns(), ~memory.protected_columns(at_start=True)
         layer.constraint = Constraint(
             memory.basis, protected, free, anchor, self.make_penalty(layer), anchored=self.check == "epoch"
@@ -198,7 +199,8 @@ class PooledMethod(LayerwiseMethod):
         """Warn where weights were changed in protected directions by other means than the wrapped optimizer."""
         for name, layer in self.layers.items():
             drift = self.displacement(name)[:, self.memory[name].protected_columns(at_start=True)]
-            share = float(drift.norm()) / max(float(layer.matrix().detach().norm()), 1e-30)
+            size = max(float(layer.matrix().detach().norm()), float(self.anchors[name].start.norm()), 1e-30)
+            share = float(drift.norm()) / size
             if share > max(NOTICEABLE_DRIFT, 4 * torch.finfo(layer.parameter.dtype).eps):
                 warnings.warn(
                     f"layer '{name}' moved by {share:.1%} in directions that old tasks need: were its weights changed "

@@ -48,7 +48,7 @@ class PlainBackend:
     def reads_anchor(self, module: nn.Module) -> bool:
         """Return whether the scaling is the one being trained, in a training step."""
         scaling, constraint = self.layer.scaling, self.layer.constraint
-        if scaling is None or constraint is None or not constraint.anchored:
+        if scaling is None or constraint is None or not constraint.anchored or not self.layer.is_constrained:
             return False
         return module.training and scaling.matrix.requires_grad
 

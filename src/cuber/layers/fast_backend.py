@@ -69,7 +69,8 @@ class FastBackend(PlainBackend):
         self._free_of_scaling: Tensor | None = None
         """Its part along the free columns, f x q."""
         if scaling is not None and constraint is not None and scaling.matrix.requires_grad:
-            self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
+            with torch.autocast(scaling.basis.device.type, enabled=False):
+                self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
             if len(constraint.free_columns):
                 left = torch.eye(scaling.basis.shape[1]).to(scaling.basis) if scaling.left is None else scaling.left
                 self._free_of_scaling = left[constraint.free_columns]
@@ -147,7 +148,8 @@ class FastBackend(PlainBackend):
         if constraint.projector.rank:
             layer.add_product_to_gradient(delta.mT, constraint.projector.inside(rows), -scale)
         if constraint.penalty is not None:
-            self._gradient_along = (delta.mT @ (rows @ constraint.free)).mul_(scale * constraint.movable)
+            free = constraint.free
+            self._gradient_along = (delta.mT @ (rows @ free.to(rows))).to(free).mul_(scale * constraint.movable)
 
     def _matching_factors(self) -> tuple[Factors | None, float]:
         """Return the recorded factors and the number by which to multiply them, if the gradient is their product.
@@ -179,6 +181,7 @@ class FastBackend(PlainBackend):
     def _agrees(self, displacement: Tensor) -> bool:
         constraint = self.layer.require_constraint()
         moved = self.layer.times(self.layer.parameters, constraint.free_direction) - constraint.free_direction_start
+        moved = moved.to(displacement)
         error = torch.addmv(moved, displacement, constraint.free_probe, alpha=-1)
         squared_error, squared_size = torch.stack([error.dot(error), moved.dot(moved)]).tolist()
         allowed: float = TOLERANCE * squared_size**0.5 + constraint.free_rounding

@@ -43,6 +43,7 @@ class ProtectedLayer:
         """d, one more with a bias."""
         self._scaling: Scaling | None = None
         self._constraint: Constraint | None = None
+        self._constrained: nn.Parameter | None = None
         self.observer: Observer | None = None
         self.backend = BACKENDS[backend](self)
 
@@ -66,7 +67,13 @@ class ProtectedLayer:
     @constraint.setter
     def constraint(self, constraint: Constraint | None) -> None:
         self._constraint = constraint
+        self._constrained = None if constraint is None else self.parameter
         self.backend.on_constraint_changed()
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether there is a constraint and it is on the present weight, not on one that ``functional_call`` swaps."""
+        return self._constraint is not None and self.parameter is self._constrained
 
     def require_constraint(self) -> Constraint:
         """Return the constraint; only in a task."""
@@ -221,7 +228,13 @@ class ProtectedLayer:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of the model computes the same, but is not constrained or observed.
-        return {**self.__dict__, "observer": None, "_constraint": None, "backend": type(self.backend)}
+        return {
+            **self.__dict__,
+            "observer": None,
+            "_constraint": None,
+            "_constrained": None,
+            "backend": type(self.backend),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

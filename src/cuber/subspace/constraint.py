@@ -193,7 +193,7 @@ class Anchor:
 
     def hold(self, weight: Tensor, columns: Tensor, basis: Tensor) -> None:
         """Hold some columns (by index) where the weight is along them now."""
-        self.target = self.target.index_copy(1, columns, coordinates(weight, basis[:, columns]))
+        self.target = _with_columns(self.target, columns, coordinates(weight, basis[:, columns]))
 
 
 class Constraint:
@@ -269,11 +269,11 @@ class Constraint:
         """Return the weight in the pool's coordinates: as anchored, and as it is along the free columns."""
         if not len(self.free_columns):
             return self.anchor.start
-        return self.anchor.start.index_copy(1, self.free_columns, coordinates(weight, self.free))
+        return _with_columns(self.anchor.start, self.free_columns, coordinates(weight, self.free))
 
     def displacement(self, weight: Tensor) -> Tensor:
         """Return how far the weight has moved along the free columns, out x f."""
-        return coordinates(weight, self.free) - self.free_start
+        return (coordinates(weight, self.free) - self.free_start).to(self.free_start)
 
     def restored(self, weight: Tensor) -> Tensor:
         """Return the weight, back where it is held along the protected columns."""
@@ -296,6 +296,12 @@ def _random_unit(like: Tensor) -> Tensor:
 def _columns(basis: Tensor, chosen: Tensor) -> Tensor:
     """Some columns; all of them without a copy."""
     return basis if bool(chosen.all()) else basis[:, chosen]
+
+
+def _with_columns(matrix: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+    """Return a matrix with other values in some columns, in the wider type: the model may have changed its type."""
+    wide = torch.promote_types(matrix.dtype, values.dtype)
+    return matrix.to(wide).index_copy(1, columns, values.to(wide))
 
 
 def _columns_at(matrix: Tensor, columns: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class Scaling:
             counts = torch.tensor([support.shape[1] for support in supports], device=owned.device)
             self.share = share.repeat_interleave(counts, dim=0)
         else:
-            self.share = (share.mT @ share).sqrt()
+            self.share = (share.mT @ share).to(like).sqrt()  # inside an autocast, products are in half precision
         values = torch.zeros_like(self.share) if matrix is None else matrix.to(like)
         self.matrix = nn.Parameter(values, requires_grad=train)
         self._is_mask = bool((self.share <= 1).all())

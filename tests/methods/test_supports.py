@@ -1,4 +1,4 @@
-"""Learning only what a scaling can reach is learning all of it, also while old weights move in regime 3."""
+"""A scaling that is learned by its supports is the scaling that is learned as a whole, also in regime 3."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cuber.core import pooled
 from tests.loops import scaled, scalings
 
 
-def learnt(kind: type[TRGP], **settings: Any) -> TRGP:
-    """Three tasks, few outputs, many columns: in the third, only what the second brought may move."""
+def learned(kind: type[TRGP], **settings: Any) -> TRGP:
+    """Learn three tasks with few outputs and many columns; in the third, only columns of the second may move."""
     torch.manual_seed(2)
     learner = kind(nn.Linear(40, 3, bias=False, dtype=torch.float64), threshold=0.99, eps1=0.0, **settings)
     shared = torch.randn(30, 40, dtype=torch.float64)
@@ -35,10 +35,12 @@ def learnt(kind: type[TRGP], **settings: Any) -> TRGP:
 @pytest.mark.parametrize(
     ("kind", "settings"), [(TRGP, {}), (CUBER, {"eps2": -1.0, "lam": 0.1, "penalty": "squared", "selected": 1})]
 )
-def test_the_support_loses_nothing(kind: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = learnt(kind, **settings)
+def test_learning_by_supports_loses_nothing(
+    kind: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = learned(kind, **settings)
     monkeypatch.setattr(pooled, "supports_of", lambda *_: [])
-    whole = learnt(kind, **settings)
+    whole = learned(kind, **settings)
     assert any(scaling.supports for task in range(ours.tasks) for scaling in scalings(ours, task).values())
     assert torch.allclose(ours.model.weight, whole.model.weight, atol=1e-9)  # type: ignore[arg-type]
     for task, by_layer in enumerate(scalings(ours, task) for task in range(ours.tasks)):
