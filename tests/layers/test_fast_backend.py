@@ -109,7 +109,7 @@ def test_every_result_of_a_step_is_that_of_the_plain_back_end(name: str, free: i
             layer.backend.project_gradient()
             if free:
                 displacement = layer.backend.displacement()
-                layer.backend.add_to_gradient(0.1 * layer.require_constraint().penalty.gradient(displacement))  # type: ignore[union-attr]
+                layer.backend.add_to_gradient(layer.require_constraint().penalty.gradient(displacement), 0.1)  # type: ignore[union-attr]
         assert close(plain.gradient(), fast.gradient())
         if free:
             assert close(plain.backend.displacement(), fast.backend.displacement())

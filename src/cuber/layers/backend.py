@@ -62,10 +62,10 @@ class PlainBackend:
         """Return ``(W - w') F``: how far the weight has moved along the free columns since the task began."""
         return self.layer.require_constraint().displacement(self.layer.matrix().detach())
 
-    def add_to_gradient(self, along: Tensor) -> None:
-        """Add ``along F'`` to the gradient, for ``along`` (out x f) in the coordinates of the free columns."""
+    def add_to_gradient(self, along: Tensor, scale: float) -> None:
+        """Add ``scale * along F'`` to the gradient, for ``along`` (out x f) in coordinates of the free columns."""
         free = self.layer.require_constraint().free
-        self.layer.set_gradient(self.layer.gradient() + (along @ free.mT.to(along)).to(self.layer.parameter))
+        self.layer.set_gradient(self.layer.gradient() + scale * (along @ free.mT.to(along)).to(self.layer.parameter))
 
     def after_step(self, lr: float | None) -> None:
         """The weight has changed: by ``-lr`` times its gradient, or in another way (None)."""

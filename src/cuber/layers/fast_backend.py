@@ -65,15 +65,17 @@ class FastBackend(PlainBackend):
     def on_scaling_changed(self) -> None:
         scaling, constraint = self.layer.scaling, self.layer.constraint
         self._read: Tensor | None = None
-        """What the scaling multiplies of the anchored weight, out x q."""
-        self._free_of_scaling: Tensor | None = None
-        """Its part along the free columns, f x q."""
-        if scaling is not None and constraint is not None and scaling.matrix.requires_grad:
-            with torch.autocast(scaling.basis.device.type, enabled=False):
-                self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
-            if len(constraint.free_columns):
-                left = torch.eye(scaling.basis.shape[1]).to(scaling.basis) if scaling.left is None else scaling.left
-                self._free_of_scaling = left[constraint.free_columns]
+        """What the scaling multiplies of the anchored weight, without the free columns, out x q."""
+        self._moving: tuple[Tensor, Tensor] | None = None
+        """The free columns, d x f, and what the scaling multiplies along them, f x q."""
+        if scaling is None or constraint is None or not scaling.matrix.requires_grad:
+            return
+        self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
+        if len(constraint.free_columns):
+            left = torch.eye(scaling.basis.shape[1]).to(scaling.basis) if scaling.left is None else scaling.left
+            left = left[constraint.free_columns]
+            self._read = self._read - constraint.free_start.to(left) @ left
+            self._moving = constraint.free.to(left), left
 
     # Forward
 
@@ -95,26 +97,22 @@ class FastBackend(PlainBackend):
 
     def _scaled(self, module: nn.Module, rows: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return ``W~ x``, and the input vectors that W itself is multiplied with, their last entry apart."""
-        layer, constraint, with_bias = self.layer, self.layer.constraint, self.layer.with_bias
+        layer, with_bias = self.layer, self.layer.with_bias
         basis = scaling.basis
         inside = torch.addmm(basis[-1], rows, basis[:-1]) if with_bias else rows @ basis
         scaled = inside @ scaling.applied.mT
         read = self._read if self.reads_anchor(module) else None
-        if read is None or constraint is None:  # the whole weight is read where it is now
-            moved, columns = scaled if scaling.left is None else scaled @ scaling.left.mT, basis
-        elif self._free_of_scaling is None:
+        if read is not None and self._moving is None:
             return torch.addmm(self._linear(rows), scaled, read.mT), rows, None
-        else:
-            moved, columns = scaled @ self._free_of_scaling.mT, constraint.free.to(basis)
+        # Without an anchor, the whole weight is read where it is now.
+        columns, left = self._moving if read is not None and self._moving is not None else (basis, scaling.left)
+        moved = scaled if left is None else scaled @ left.mT
         seen = torch.addmm(rows, moved, columns[: rows.shape[1]].mT)
         ones = 1 + moved @ columns[-1] if with_bias else None
         y = functional.linear(seen, layer.parameter, layer.bias if ones is None else None)
         if ones is not None:
             y = torch.addcmul(y, ones.unsqueeze(1), layer.bias)  # type: ignore[arg-type]
-        if read is not None and constraint is not None:
-            y = torch.addmm(y, scaled, read.mT)
-            y = torch.addmm(y, moved, constraint.free_start.mT.to(moved), alpha=-1)
-        return y, seen, ones
+        return (y if read is None else torch.addmm(y, scaled, read.mT)), seen, ones
 
     def _records(self, module: nn.Module, rows: Tensor, y: Tensor) -> bool:
         """Return whether projecting these inputs saves more work than it makes, and can be done."""
@@ -188,10 +186,10 @@ class FastBackend(PlainBackend):
         return bool(squared_error <= allowed**2)
 
     @torch.no_grad()
-    def add_to_gradient(self, along: Tensor) -> None:
+    def add_to_gradient(self, along: Tensor, scale: float) -> None:
         if self._gradient_along is not None:
-            self._gradient_along += along
-        self.layer.add_product_to_gradient(along, self.layer.require_constraint().free.mT, 1.0)
+            self._gradient_along.add_(along, alpha=scale)
+        self.layer.add_product_to_gradient(along, self.layer.require_constraint().free.mT, scale)
 
     def after_step(self, lr: float | None) -> None:
         known = lr is not None and self._gradient_along is not None and self.cached_displacement is not None

@@ -89,7 +89,7 @@ class SubspaceMethod(PooledMethod):
             layer.backend.project_gradient()
             if penalty := layer.require_constraint().penalty:
                 pull = penalty.gradient(layer.backend.displacement())
-                layer.backend.add_to_gradient(pull * penalty.strength(self.lam, lr))
+                layer.backend.add_to_gradient(pull, penalty.strength(self.lam, lr))
 
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
         """Return the value of the penalty, for optimizers that step with a closure."""

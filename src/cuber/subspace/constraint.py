@@ -228,6 +228,7 @@ class Constraint:
         self.protected_columns = protected.nonzero().flatten()
         self.movable = ~protected[free]
         """Which of the free columns are still free, f."""
+        self.movable_mask = self.movable.to(basis)
         self.free_start = anchor.start.index_select(1, self.free_columns)
 
     # Single directions, for checks that cost one product
