@@ -7,11 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
 from cuber.experiments import Experiment, run
 from cuber.experiments.grid import grid
@@ -20,7 +23,29 @@ from cuber.report.comparison import paper
 from tests.datasets import files
 from tests.packages import install
 
-GUIDES = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+GUIDES = ROOT / "docs"
+
+
+def test_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    loop, whole = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    torch.manual_seed(0)
+    model = nn.Sequential(OrderedDict(fc1=nn.Linear(8, 12), relu=nn.ReLU(), fc2=nn.Linear(12, 3)))
+    x, y = torch.randn(24, 8), torch.randint(3, (24,))
+    loaders = [[(x + shift, y)] for shift in range(3)]
+    scope = {"torch": torch, "loss_fn": functional.cross_entropy, "model": model, "loaders": loaders}
+    exec(loop, scope)
+    learner = scope["learner"]
+    for attribute in re.findall(r"^\| `\.(\w+)` \|", text, re.MULTILINE):
+        assert len(getattr(learner.memory["fc1"], attribute))
+    regime = learner.regimes[2]["fc1"][0]
+    assert {"number", "ratio", "cosine", "demoted_at"} == regime.__dict__.keys()
+
+    model = nn.Linear(8, 3)
+    scope = {"cuber": scope["cuber"], "model": model, "x": x, "y": y, "x2": x, "y2": y}
+    exec(whole.replace(", ...]", "]"), scope)
+    assert scope["result"].accuracy
 
 
 def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
