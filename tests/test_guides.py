@@ -1,4 +1,4 @@
-"""The code in the guides runs as it stands."""
+"""The code in the guides runs unchanged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter, OrderedDict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,9 +17,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import cuber
 from cuber.experiments import Experiment, run
 from cuber.experiments.grid import grid
 from cuber.experiments.grid import numbers as seeds_from
+from cuber.layers import BACKENDS, ProtectedLayer
+from cuber.layers.rule import RULES
+from cuber.methods import METHODS
 from cuber.report.comparison import paper
 from tests.datasets import files
 from tests.packages import install
@@ -89,8 +94,8 @@ def test_theory(capsys: pytest.CaptureFixture[str]) -> None:
         assert eval(call, scope) == pytest.approx(float(value), abs=0.005)
 
 
-def cuber(*arguments: str, site: Path) -> str:
-    """What a process prints that finds the packages of a folder too."""
+def command_line(*arguments: str, site: Path) -> str:
+    """Return what a command prints in a process that imports packages from ``site`` too."""
     searched = [str(site), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, searched)), "COLUMNS": "80"}
     command = [sys.executable, "-c", "from cuber.cli.main import main; main()", *arguments]
@@ -109,20 +114,20 @@ def test_adding_a_method_from_outside(tmp_path: Path, monkeypatch: pytest.Monkey
     text = (GUIDES / "adding-a-method.md").read_text()
     modules = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL))
     offers = dict(re.findall(r'^(\w+) = "(.*)"$', text, re.MULTILINE))
-    assert offers == {"nothing": "nothing:Nothing", "anchor": "anchor:Anchor"}
+    assert offers == {name: f"{name}:{name.capitalize()}" for name in ("nothing", "anchor", "normalized")}
     assert modules.keys() == offers.keys()
     assert len(modules["nothing"].splitlines()) < 15
     site = tmp_path / "site"
     site.mkdir()
     install(site, "my-methods", modules, offers)
 
-    listed = cuber("list", site=site)
+    listed = command_line("list", site=site)
     assert re.search(r"^  nothing  Plain training on task after task *$", listed, re.MULTILINE)
-    assert re.search(r"^  anchor  The weights are pulled back", listed, re.MULTILINE)
-    assert re.search(r"^    strength +0\.1 +how hard they are pulled *$", listed, re.MULTILINE)
+    assert re.search(r"^  anchor  Pull weights back to their values", listed, re.MULTILINE)
+    assert re.search(r"^    strength +0\.1 +factor of the distance", listed, re.MULTILINE)
 
     out = ["--tasks", "3", "--epochs", "2", "--quiet", "--out", str(tmp_path / "run")]
-    assert "ACC" in cuber("run", "--method", "nothing", *out, site=site)
+    assert "ACC" in command_line("run", "--method", "nothing", *out, site=site)
     nothing = json.loads((tmp_path / "run" / "result.json").read_text())
     assert nothing["method"] == "nothing"
     plain = without_times(run(Experiment(method="finetune", tasks=3, epochs=2)).to_dict())
@@ -133,6 +138,59 @@ def test_adding_a_method_from_outside(tmp_path: Path, monkeypatch: pytest.Monkey
     anchored = without_times(run(experiment).to_dict())
     assert anchored["settings"]["strength"] == 0.5
     assert anchored["bytes"][-1]["anchors"] > 0
-    assert anchored["history"][0] == plain["history"][0]  # nothing to be pulled back to
+    assert anchored["history"][0] == plain["history"][0]  # no anchors in the first task
     assert anchored["history"][1] != plain["history"][1]
     assert anchored["bwt"] > plain["bwt"]
+
+    normalized = run(Experiment(method="normalized", tasks=2, epochs=1))
+    assert normalized.acc > 50
+
+
+def test_adding_a_method_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope: dict[str, Any] = {"__name__": "cuber.methods.shrink"}
+    monkeypatch.setitem(sys.modules, "cuber.methods.shrink", ModuleType("cuber.methods.shrink"))
+    exec(contributing("methods/shrink.py"), scope)
+    monkeypatch.setitem(METHODS, "shrink", scope["Shrink"])
+    result = run(Experiment(method="shrink", tasks=2, epochs=1, settings={"strength": 0.2}))
+    slower = run(Experiment(method="finetune", tasks=2, epochs=1, lr=0.04))
+    assert result.acc == pytest.approx(slower.acc, abs=1.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_adding_a_layer_type(backend: str) -> None:
+    scope: dict[str, Any] = {"__name__": "cuber.layers.pointwise"}
+    before = dict(RULES)
+    try:
+        exec(contributing("layers/pointwise.py"), scope)
+        torch.manual_seed(0)
+        module = scope["Pointwise"](5, 3)
+        x = torch.randn(4, 5, 7)
+        layer = ProtectedLayer("layer", [module], scope["PointwiseRule"], backend)
+        rows = layer.vectors(module, x) @ layer.matrix().mT
+        assert torch.allclose(rows, scope["PointwiseRule"].outputs(module, module(x)), atol=1e-6)
+
+        for method in ("CUBER", "GPM", "EWC", "HAT", "OWM"):
+            pointwise = [scope["Pointwise"](5, 8), nn.ReLU(), scope["Pointwise"](8, 3)]
+            model = nn.Sequential(*pointwise, nn.Flatten(), nn.Linear(21, 2))
+            options = {"backend": backend} if method in ("CUBER", "GPM") else {}
+            learner = getattr(cuber, method)(model, **options)
+            assert "frozen" not in repr(learner)
+            for shift in range(2):
+                loader = [(x + shift, torch.tensor([0, 1, 0, 1]))]
+                learner.begin_task(loader, functional.cross_entropy, steps=10)
+                optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1))
+                for _ in range(10):
+                    optimizer.zero_grad()
+                    functional.cross_entropy(model(loader[0][0]), loader[0][1]).backward()
+                    optimizer.step()
+                learner.end_epoch()
+                learner.end_task(loader)
+    finally:
+        RULES.clear()
+        RULES.update(before)
+
+
+def contributing(file: str) -> str:
+    """Return the code that CONTRIBUTING.md has for a file."""
+    (code,) = re.findall(rf"```python\n# src/cuber/{file}\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    return str(code)
