@@ -49,7 +49,7 @@ def _kept() -> float:
         for pool in learner.memory.values():
             dense += 8 * pool.dimension * int(pool.owners[task].sum()) + 2 * 4 * pool.dimension**2 * (task > 0)
     sizes = learner.memory_bytes()
-    return sum(sizes[kind] for kind in KEPT) / dense
+    return sum(sizes.get(kind, 0) for kind in KEPT) / dense
 
 
 def _images(count: int) -> torch.Tensor:

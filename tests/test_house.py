@@ -17,7 +17,7 @@ TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 ALLOWED = {
     "subspace": {"subspace"},
     "core": {"core", "layers", "subspace", "networks", "replay", "errors"},
-    "layers": {"layers", "subspace", "core", "errors"},
+    "layers": {"layers", "subspace", "errors"},
     "theory": {"theory", "subspace", "errors"},
     "networks": {"networks", "errors"},
     "replay": {"replay", "core", "errors"},

@@ -44,7 +44,7 @@ def test_the_weight_gradient_is_delta_transposed_times_the_vectors(case: LayerCa
 def test_a_bias_is_the_weight_of_an_input_that_is_always_1(case: LayerCase) -> None:
     module = case.layer()
     layer, vectors = protected(module), protected(module).vectors(module, case.input())
-    assert vectors.shape[1] == layer.dimension == module.weight.flatten(1).shape[1] + (module.bias is not None)
+    assert vectors.shape[1] == layer.dimension == layer.rule.matrix(module.weight).shape[1] + (module.bias is not None)
     if module.bias is not None:
         assert torch.equal(vectors[:, -1], torch.ones(len(vectors)).double())
         assert torch.equal(layer.matrix()[:, -1], module.bias)

@@ -229,11 +229,7 @@ class Method:
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where another learner was; in the middle of a task, call ``resume_task`` next.
-
-        Args:
-            state: what ``state_dict()`` returned.
-        """
+        """Continue from what ``state_dict()`` returned; in the middle of a task, call ``resume_task`` next."""
         self._require_attached("load_state_dict")
         in_task = isinstance(state, dict) and state.get("task") is not None
         names = self._declared_state(in_task=in_task)
@@ -266,7 +262,7 @@ class Method:
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
-        state = f"learning task {self.task}" if self.task is not None else f"{self.tasks} tasks learned"
+        state = f"{self.tasks} tasks learned" if self.task is None else f"learning task {self.task}"
         return "\n  ".join([f"{type(self).__name__}({values}): {state}", *self.describe()])
 
     # For methods to override

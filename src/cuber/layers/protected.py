@@ -93,7 +93,7 @@ class ProtectedLayer:
     def _own(self, name: str) -> nn.Parameter | None:
         # Read many times in a step; attributes of a module take ten times as long to look up as its parameters.
         parameter = self.modules[0]._parameters.get(name)
-        return parameter if parameter is not None else getattr(self.modules[0], name)
+        return parameter if parameter is not None else getattr(self.modules[0], name, None)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
