@@ -98,7 +98,7 @@ def moved(value: Any, device: torch.device) -> Any:
 
 def nbytes(value: Any) -> int:
     """Count the bytes of all tensors in ``value``; a tensor that occurs twice counts once."""
-    return sum({id(tensor): tensor.nbytes for tensor in tensors_in(value)}.values())
+    return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors_in(value)}.values())
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -154,6 +154,11 @@ def check_state(state: Any, method: str, shapes: Mapping[str, list[int]], names:
     saved_by = state.get("method", "something else") if isinstance(state, dict) else type(state).__name__
     if saved_by != method:
         raise CuberError(f"this state was saved by {saved_by}, not {method}")
+    if "remembered" not in state and "statistics" in state:
+        raise CuberError(
+            "this state was saved by an earlier version of cuber, in another format: load it with that version, or "
+            "learn the tasks again"
+        )
     required = ("model", "tasks", "task", "epoch", "steps_per_epoch", "sample", "remembered")
     lacking = [name for name in required if name not in state]
     lacking += [name for name in names if name not in state.get("remembered", names)]
