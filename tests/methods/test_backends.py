@@ -53,8 +53,9 @@ def decisions(learner: Any) -> list[Any]:
 def assert_same(fast: Any, plain: Any, case: Case) -> None:
     """Fail unless regimes, weights, pools and outputs for every task are the same."""
     assert decisions(fast) == decisions(plain)
+    found = weights(fast)
     for name, weight in weights(plain).items():
-        assert torch.allclose(weights(fast)[name], weight, rtol=1e-6, atol=1e-8), name
+        assert torch.allclose(found[name], weight, rtol=1e-6, atol=1e-8), name
         assert torch.equal(fast.memory[name].owners, plain.memory[name].owners)
     x = case.inputs(300, 6, torch.float64)
     for task in range(plain.tasks):
