@@ -40,6 +40,10 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01)
 
 
+def batches(case: Case, task: int) -> Any:
+    return case.loader(task, samples=8, batch_size=4)
+
+
 def same_memory(one: Any, other: Any) -> bool:
     def flat(state: Any) -> list[Any]:
         if isinstance(state, dict):
@@ -68,14 +72,14 @@ def reborn(learner: Any, case: Case) -> Any:
 def test_between_tasks(kind: type, case: Case) -> None:
     learner = kind(case.model(), **SETTINGS[kind])
     for task in range(2):
-        learn(learner, case.loader(task), momentum)
+        learn(learner, batches(case, task), momentum)
     twin = reborn(learner, case)
     x = case.inputs(0, 5)
     for task in range(2):
         assert torch.equal(logits(twin, task, x), logits(learner, task, x))
     for each in (learner, twin):
         torch.manual_seed(5)
-        learn(each, case.loader(2), momentum, epochs=2)
+        learn(each, batches(case, 2), momentum)
     assert same_bits(learner.model, twin.model)
     assert same_memory(learner, twin)
 
@@ -86,8 +90,8 @@ def test_in_the_middle_of_a_task(kind: type, name: str) -> None:
     case = CASES[name]
     learner = kind(case.model(), **SETTINGS[kind])
     for task in range(2):
-        learn(learner, case.loader(task), momentum)
-    loader = case.loader(2)
+        learn(learner, batches(case, task), momentum)
+    loader = batches(case, 2)
     learner.begin_task(loader, loss_fn)
     optimizer = learner.wrap(momentum(learner.parameters()))
     train(learner, optimizer, loader)
@@ -102,9 +106,9 @@ def test_in_the_middle_of_a_task(kind: type, name: str) -> None:
     assert [name for name, _ in twin.named_parameters()] == [name for name, _ in learner.named_parameters()]
     for each, its_optimizer in ((learner, optimizer), (twin, twins_optimizer)):
         torch.manual_seed(5)  # dropout
-        train(each, its_optimizer, loader, epochs=3)
+        train(each, its_optimizer, loader, epochs=2)
         each.end_task(loader)
-        learn(each, case.loader(3), momentum)
+        learn(each, batches(case, 3), momentum)
     assert same_bits(learner.model, twin.model)
     assert same_memory(learner, twin)
 
@@ -131,7 +135,7 @@ def test_in_the_middle_of_a_task_with_the_history_of_lbfgs(first: str) -> None:
     assert same_bits(learner.model, twin.model)
 
 
-def test_the_falls_after_a_resumption_are_those_that_would_have_been() -> None:
+def test_demotions_after_resuming_are_those_of_an_uninterrupted_task() -> None:
     case = CASES["mlp"]
     learner = CUBER(case.model(), eps1=0.0, eps2=-1.0)
     learn(learner, case.loader(0))
