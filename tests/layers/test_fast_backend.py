@@ -155,6 +155,13 @@ def add_noise(layer: ProtectedLayer) -> None:
         )
 
 
+def regularize_slightly(layer: ProtectedLayer) -> None:
+    """As a weight decay in the loss: unnoticed, it would add up over many steps."""
+    size = 5e-5 * float(layer.gradient().norm() / layer.matrix().detach().norm())
+    for parameter, gradient in zip(layer.parameters, layer.gradients(), strict=True):
+        gradient.add_(parameter.detach(), alpha=size)
+
+
 def replace(layer: ProtectedLayer) -> None:
     for parameter in layer.parameters:
         parameter.grad = torch.ones_like(parameter)
@@ -200,6 +207,7 @@ def not_a_number(layer: ProtectedLayer) -> None:
         (replace_by_scaled, True),
         (clip_norm, True),
         (add_noise, False),
+        (regularize_slightly, False),
         (replace, False),
         (clamp_data, False),
         (clip_value, False),
