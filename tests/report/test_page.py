@@ -27,8 +27,8 @@ VOID = {"meta", "input", "br", "img", "link", "hr"}
 SIGNS = {"\N{NO-BREAK SPACE}": " ", "\N{MINUS SIGN}": "-"}
 
 
-def regime(number, fell=None):
-    return {"regime": number, "ratio": 0.75, "cosine": None if number == 1 else -0.25, "fell": fell}
+def regime(number, demoted_at=None):
+    return {"regime": number, "ratio": 0.75, "cosine": None if number == 1 else -0.25, "demoted_at": demoted_at}
 
 
 def result(method="cuber", seed=0, tasks=3, rows=None, **changes) -> dict:

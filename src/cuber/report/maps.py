@@ -89,7 +89,7 @@ def regime_table(result: Result, layer: str) -> Table:
 
 def _regime(regime: Mapping[str, Any]) -> MarkedCell:
     """The regime, or the epoch after which it was demoted from 3 to 2."""
-    epoch, kind = regime.get("fell"), regime["regime"]
+    epoch, kind = regime.get("demoted_at"), regime["regime"]
     if epoch is None and kind == 1:
         return MarkedCell("1", "r1")
     hint = f"ratio {number(regime['ratio'])}, cosine {number(regime['cosine'])}"

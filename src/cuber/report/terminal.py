@@ -133,7 +133,7 @@ def regimes_table(result: Result) -> Table | None:
         for layer in dict.fromkeys(layer for _, layer, _ in rows):
             regimes = [regime for _, name, by_task in rows if name == layer for regime in by_task.values()]
             counts = [sum(regime["regime"] == number for regime in regimes) for number in (1, 2, 3)]
-            table.add_row(layer, *map(str, [*counts, sum(regime["fell"] is not None for regime in regimes)]))
+            table.add_row(layer, *map(str, [*counts, sum(regime["demoted_at"] is not None for regime in regimes)]))
         return table
     table = _table({"task": "right", "layer": "left"} | dict.fromkeys(titles, "left"), gap=2)
     table.columns[1].max_width = 24
@@ -148,7 +148,7 @@ def regimes_table(result: Result) -> Table | None:
 
 def _old_tasks(by_task: dict[int, dict[str, Any]], number: int) -> Text:
     names = [
-        f"{old}@{regime['fell']}" if regime["fell"] is not None else str(old)
+        f"{old}@{regime['demoted_at']}" if regime["demoted_at"] is not None else str(old)
         for old, regime in by_task.items()
         if regime["regime"] == number
     ]
