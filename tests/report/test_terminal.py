@@ -125,14 +125,6 @@ def test_regimes_and_falls():
     assert text.index("3: may improve") > text.index("2: reused") > text.index("1: protected")
 
 
-def test_many_regimes_are_counted():
-    regimes = [
-        {f"layer {n}": {old: regime(2, demoted_at=1) for old in range(task)} for n in range(9)} for task in range(8)
-    ]
-    text = printed(show_result, result(8, regimes))
-    assert line(text, "layer 4") == ["layer", "4", "0", "28", "0", "28"]
-
-
 def test_where_everything_is_only_protected_there_is_no_table_of_regimes():
     assert "Regimes" not in printed(show_result, result(2, [{"a": {}}, {"a": {0: regime(1)}}]))
     assert "Regimes" not in printed(show_result, result(2, []))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
-from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -18,7 +18,6 @@ from cuber.report.style import LIGHT, RC
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 """No date and no version, so that the same results give the same bytes."""
 VARIABLES = {color: f"var(--{name})" for name, color in LIGHT.items()}
-IDENTIFIED = ("path", "clipPath")
 DOTS_PER_INCH = 200
 
 
@@ -43,47 +42,13 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 def inline(figure: Figure, name: str, description: str) -> str:
     """A figure as an SVG element for the page, with the colors and font of the page; ids begin with ``name``."""
-    file = io.BytesIO()
+    file = io.StringIO()
     figure.savefig(file, format="svg", metadata=NO_METADATA, transparent=True)
-    root = ElementTree.fromstring(file.getvalue())
-    for element in root.iter():
-        element.tag = _local(element.tag)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in ("metadata", "style"):
-                parent.remove(child)
-    used = [element.attrib["id"] for element in root.iter() if element.tag in IDENTIFIED and "id" in element.attrib]
-    ids = {old: f"{name}-{number}" for number, old in enumerate(used)}
-    for element in root.iter():
-        plain = {_local(key): value for key, value in element.attrib.items()}
-        if plain.get("id") not in ids:
-            plain.pop("id", None)  # ids of groups are not referred to
-        if "rotate(-0" in plain.get("transform", ""):
-            plain.pop("transform")
-        element.attrib = {key: _attribute(key, value, ids) for key, value in plain.items()}
-        if element.tag != "text":
-            element.text = None
-        element.tail = None
-    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": description}
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
-
-
-def _attribute(key: str, value: str, ids: Mapping[str, str]) -> str:
-    """The value of an attribute, shortened, with the ids and colors of the page."""
-    if key == "id":
-        return ids[value]
-    if key == "href":
-        return f"#{ids[value.removeprefix('#')]}"
-    if key == "clip-path":
-        return f"url(#{ids[value.removeprefix('url(#').removesuffix(')')]})"
-    if key == "style":
-        value = re.sub(r" *font-family: [^;]*;?", "", value).replace("; ", ";").replace(": ", ":")
-        return re.sub(r"#[0-9a-f]{6}", lambda color: VARIABLES.get(color[0], color[0]), value)
-    if key in ("d", "x", "y", "transform"):
-        numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), value)
-        return " ".join(numbers.split())
-    return value
+    text = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>|<!--.*?-->", "", file.getvalue(), flags=re.DOTALL)
+    text = re.sub(r"(?<= id=\"|url\(#)|(?<=xlink:href=\"#)", f"{name}-", text[text.index("<svg") :])
+    text = re.sub(r" *font-family: [^;\"]*;?", "", text.replace("xlink:href", "href"))
+    text = re.sub(r"#[0-9a-f]{6}\b", lambda color: VARIABLES.get(color[0], color[0]), text)
+    text = re.sub(r"\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}", " ".join(text.split()))
+    size = re.search(r"viewBox=\"[^\"]*\"", text)
+    assert size is not None
+    return re.sub("<svg.*?>", lambda _: f'<svg {size[0]} role="img" aria-label="{escape(description)}">', text, count=1)

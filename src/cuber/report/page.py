@@ -78,11 +78,6 @@ def _group(group: Group, name: str, marks: Marks) -> dict[str, Any]:
         "accuracy": [(variant, _accuracy_views(group, variant, limits)) for variant in group.variants],
         "regimes": [(variant, _regime_views(variant)) for variant in group.variants if variant.regimes - {1}],
         "conditions": theory_conditions.summary(group),
-        "details": [
-            (variant, [(f"seed {r.seed}", [theory_conditions.details(variant, r)]) for r in variant.results])
-            for variant in group.variants
-            if theory_conditions.all_pairs(variant)
-        ],
         "pools": [(variant, _pools(variant)) for variant in group.variants if variant.layers],
         "memory": _memory(group),
         "settings": _settings(group, different) if different else None,
