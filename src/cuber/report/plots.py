@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from cuber.report.drawing import AREAS, LIGHT, ON_AREA, WIDTH, Mark
 from cuber.report.model import Estimate, Group, Variant
-from cuber.report.style import AREAS, LIGHT, ON_AREA, WIDTH, Mark
 from cuber.report.typography import memory_text, memory_unit, shorten, time_text, time_unit, typeset
 
 Marks = Mapping[str, Mark]
@@ -130,7 +130,7 @@ def pool_layers(group: Group) -> list[str]:
 # Memory and time
 
 
-def memory_bars(group: Group) -> Figure | None:
+def memory_bars(group: Group, marks: Marks) -> Figure | None:
     """One bar per variant: memory after the last task, by kind."""
     kept = [variant.bytes for variant in group.variants]
     kinds = list(dict.fromkeys(kind for sizes in kept for kind in sizes))

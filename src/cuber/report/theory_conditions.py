@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cuber.report import statistics
+from cuber.report.drawing import LIGHT
 from cuber.report.model import Group, Variant
 from cuber.report.plots import Marks, add_legend, make_panels
-from cuber.report.style import LIGHT
 from cuber.report.table import VARIANT, Column, Row, Table, estimate, number
 
 if TYPE_CHECKING:

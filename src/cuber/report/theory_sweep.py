@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cuber.core.encoding import encodable
+from cuber.report.drawing import AREAS, DASHES, LIGHT, SERIES, WIDTH
 from cuber.report.plots import evenly
-from cuber.report.style import AREAS, DASHES, LIGHT, SERIES, WIDTH
 from cuber.report.typography import number
 
 if TYPE_CHECKING:
