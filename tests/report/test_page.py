@@ -208,7 +208,7 @@ def test_figures_have_the_colors_and_letters_of_the_page(full):
     assert len(figures) == 5
     for figure in figures:
         assert "font-family" not in figure
-        assert set(re.findall(r"#[0-9a-f]{6}\b", figure)) <= {"#77aadd", "#16181d"}  # those of memory bars: on both
+        assert set(re.findall(r"#[0-9a-f]{6}\b", figure)) <= {"#77aadd"}  # those of memory bars: on both
         assert 'role="img" aria-label="' in figure
 
 

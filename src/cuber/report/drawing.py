@@ -28,7 +28,6 @@ AREAS = [
     *("#99ddff", "#c9b8dc", "#a880f8", "#d0f0d8", "#78a800", "#98d080"),
 ]
 """Colors of kinds of memory, paler than those of variants; the same in light and dark mode."""
-ON_AREA = "#16181d"
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">"]
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
 
