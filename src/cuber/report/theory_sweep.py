@@ -132,18 +132,12 @@ def _conditions(axes: Axes, results: Sequence[AngleResult]) -> None:
 def _gains(axes: Axes, results: Sequence[AngleResult], gain: str, theorems: Mapping[str, str]) -> None:
     """A gain over the angle; larger rings mark the angles where a theorem holds."""
     axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8)
-    axes.plot(
-        [result.degrees for result in results],
-        [100 * getattr(result, gain) for result in results],
-        color=SERIES[0],
-        marker="o",
-    )
+    gains = {result.degrees: 100 * getattr(result, gain) for result in results}
+    axes.plot(list(gains), list(gains.values()), color=SERIES[0], marker="o")
     for place, (name, theorem) in enumerate(theorems.items()):
-        held = [result for result in results if getattr(result, theorem).holds]
+        held = [result.degrees for result in results if getattr(result, theorem).holds]
         ring: dict[str, Any] = {"facecolors": "none", "edgecolors": AREAS[2 + place], "s": 40 + 50 * place}
-        axes.scatter(
-            [result.degrees for result in held], [100 * getattr(result, gain) for result in held], label=name, **ring
-        )
+        axes.scatter(held, [gains[angle] for angle in held], label=name, **ring)
 
 
 def _losses(axes: Axes, result: AngleResult, task: str, *, bounded: bool) -> None:
