@@ -77,9 +77,9 @@ def measure(row: str, seed: int, options: argparse.Namespace) -> tuple[float, fl
         r for by_layer in getattr(learner, "regimes", []) for by_task in by_layer.values() for r in by_task.values()
     ]
     lasted = [
-        1.0 if regime.fell is None else regime.fell / training.epochs
+        1.0 if regime.demoted_at is None else regime.demoted_at / training.epochs
         for regime in regimes
-        if regime.number == 3 or regime.fell is not None
+        if regime.number == 3 or regime.demoted_at is not None
     ]
     return result.acc, result.bwt, lasted
 

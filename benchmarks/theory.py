@@ -105,7 +105,7 @@ def rows(benchmark: str, name: str, seed: int) -> list[Row]:
                     "least cosine": min(one["cosine"] for one in known),
                     "margin": mean([one["cosine"] - one["eps2"] for one in known]),
                     "step size": max(one["step_size"] for one in known),
-                    "in regime 3": sum(one["regime"] == 3 or one["fell"] is not None for one in regimes),
+                    "in regime 3": sum(one["regime"] == 3 or one["demoted_at"] is not None for one in regimes),
                     "age": task - old,
                     "met 1": sum(one["cosine"] >= one["eps2"] for one in known),
                     "met 2": sum(one["step_size"] >= experiment.training().lr for one in known),

@@ -43,12 +43,12 @@ def test_tasks_learned_at_once_have_one_row_and_nothing_to_transfer_back_to():
     assert [metrics.old_tasks(MATRIX[:rows]) for rows in range(1, 5)] == [0, 1, 2, 3]
 
 
-def test_most_selected_counts_layers_and_those_that_fell():
-    def regime(number, fell=None):
-        return {"regime": number, "fell": fell}
+def test_most_selected_counts_layers_and_those_that_were_demoted():
+    def regime(number, demoted_at=None):
+        return {"regime": number, "demoted_at": demoted_at}
 
     regimes = {
-        "first": {0: regime(3), 1: regime(2, fell=4)},
+        "first": {0: regime(3), 1: regime(2, demoted_at=4)},
         "second": {0: regime(2), 1: regime(3)},
         "third": {0: regime(1), 1: regime(2)},
     }

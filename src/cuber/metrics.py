@@ -64,13 +64,13 @@ def backward_transfer_of_selected(matrix: Matrix, task: int, old: int) -> float:
 def most_selected(regimes: dict[str, dict[int, dict[str, float | None]]]) -> int | None:
     """The old task that was in regime 3 in the most layers, including those where it was demoted later.
 
-    >>> most_selected({"first": {0: {"regime": 3, "fell": None}}, "second": {0: {"regime": 1, "fell": None}}})
+    >>> most_selected({"a": {0: {"regime": 3, "demoted_at": None}}, "b": {1: {"regime": 1, "demoted_at": None}}})
     0
     """
     votes: dict[int, int] = {}
     for by_task in regimes.values():
         for old, regime in by_task.items():
-            if regime["regime"] == 3 or regime["fell"] is not None:
+            if regime["regime"] == 3 or regime["demoted_at"] is not None:
                 votes[old] = votes.get(old, 0) + 1
     return max(sorted(votes), key=lambda old: votes[old]) if votes else None
 

@@ -27,7 +27,7 @@ def logged(*lines: dict) -> str:
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path):
-    regimes = [{"first": {}}, {"first": {0: {"regime": 3, "ratio": 0.5, "cosine": 0.1, "fell": None}}}]
+    regimes = [{"first": {}}, {"first": {0: {"regime": 3, "ratio": 0.5, "cosine": 0.1, "demoted_at": None}}}]
     made = result(regimes=regimes, reshuffled=[[1.0, 2.0, 3.0]], accuracy_bare=MATRIX)
     (run,) = load([write(tmp_path / "a", made, CONFIG)])
     assert run.state == FINISHED
@@ -135,7 +135,7 @@ def test_a_damaged_or_foreign_result_is_a_sentence_that_names_the_file(tmp_path,
         ("accuracy_bare", 0),
         ("accuracy_bare", MATRIX[1:]),
         ("reshuffled", [[1.0, 2.0]]),
-        ("regimes", [{}, {"a": {"1": {"regime": 3, "fell": None}}}]),
+        ("regimes", [{}, {"a": {"1": {"regime": 3, "demoted_at": None}}}]),
         ("regimes", [{}, {"a": {"0": {"regime": 3}}}]),
         ("seconds", []),
         ("seconds", [None]),

@@ -193,13 +193,13 @@ def test_what_to_compare_with_can_be_chosen():
 # Transfer
 
 
-def regime(number: int, fell: int | None = None) -> dict:
-    return {"regime": number, "ratio": 0.5, "cosine": 0.1, "fell": fell}
+def regime(number: int, demoted_at: int | None = None) -> dict:
+    return {"regime": number, "ratio": 0.5, "cosine": 0.1, "demoted_at": demoted_at}
 
 
 def selecting(seed: int, second: int, matrix=MATRIX):
     """Task 1 selects task 0, task 2 selects ``second``, with one layer against another task."""
-    votes = {"a": {second: regime(3)}, "b": {second: regime(2, fell=4)}, "c": {1 - second: regime(3)}}
+    votes = {"a": {second: regime(3)}, "b": {second: regime(2, demoted_at=4)}, "c": {1 - second: regime(3)}}
     return result("cuber", seed, accuracy=matrix, regimes=[{"a": {}}, {"a": {0: regime(3)}}, votes])
 
 

@@ -31,7 +31,7 @@ BROKEN = RunRecord(
 
 def whole_table() -> Comparison:
     """Every method of the paper's table and a sweep, five seeds each, figures with as many digits as there can be."""
-    regimes = [{}, {"a": {0: {"regime": 3, "fell": None}}}, {}]
+    regimes = [{}, {"a": {0: {"regime": 3, "demoted_at": None}}}, {}]
     orders = [[90.0, 78.0, 72.0], [90.0, 80.0, 76.0]]
     results = [result(m, n, benchmark=CIFAR, accuracy=shifted(n, -30 - n)) for m in METHODS for n in range(5)]
     results += [

@@ -16,10 +16,10 @@ import pytest
 from cuber.cli.main import main
 from cuber.experiments.results import FAILED, RunRecord
 from cuber.report import drawing
-from cuber.report.figures import save_all
-from cuber.report.maps import accuracy_figure
+from cuber.report.figures import marks_of, save_all
 from cuber.report.model import Estimate, Group, Report, Variant
 from cuber.report.page import render
+from cuber.report.plots import time_bars
 from cuber.training import Result
 
 HOSTILE = "<script>alert('$1 & $2')</script>\"><img src=x onerror=alert(1)>"
@@ -27,8 +27,8 @@ VOID = {"meta", "input", "br", "img", "link", "hr"}
 SIGNS = {"\N{NO-BREAK SPACE}": " ", "\N{MINUS SIGN}": "-"}
 
 
-def regime(number, fell=None):
-    return {"regime": number, "ratio": 0.75, "cosine": None if number == 1 else -0.25, "fell": fell}
+def regime(number, demoted_at=None):
+    return {"regime": number, "ratio": 0.75, "cosine": None if number == 1 else -0.25, "demoted_at": demoted_at}
 
 
 def result(method="cuber", seed=0, tasks=3, rows=None, **changes) -> dict:
@@ -208,7 +208,7 @@ def test_figures_have_the_colors_and_letters_of_the_page(full):
     assert len(figures) == 5
     for figure in figures:
         assert "font-family" not in figure
-        assert set(re.findall(r"#[0-9a-f]{6}\b", figure)) <= {"#77aadd", "#16181d"}  # those of memory bars: on both
+        assert set(re.findall(r"#[0-9a-f]{6}\b", figure)) <= {"#77aadd"}  # those of memory bars: on both
         assert 'role="img" aria-label="' in figure
 
 
@@ -248,9 +248,9 @@ def test_hostile_names_are_only_text(tmp_path):
 
 
 def test_a_figure_is_the_same_file_each_time(full, tmp_path):
-    first_variant = full[0].groups[0].variants[0]
+    group, marks = full[0].groups[0], marks_of(full[0])
     with drawing.styled():
-        first, again = (drawing.save(accuracy_figure(first_variant, (80, 95)), tmp_path / name) for name in ("a", "b"))
+        first, again = (drawing.save(time_bars(group, marks), tmp_path / name) for name in ("a", "b"))
     assert [path.suffix for path in first] == [".svg", ".png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
@@ -285,11 +285,10 @@ def test_the_command(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit:
         main(["report", str(runs), "-o", str(page), "--figures", str(figures)])
     assert not exit.value.code
-    assert capsys.readouterr().out == f"{page}: 3 finished runs, 3 not finished\n{figures}: 20 files\n"
+    assert capsys.readouterr().out == f"{page}: 3 finished runs, 3 not finished\n{figures}: 10 files\n"
     assert "cuber eps1=0.9" in Page(page.read_text()).cells
     names = {path.name for path in figures.iterdir()}
-    assert {"made-up_acc-against-bwt.svg", "made-up_cuber-eps1=0.5_accuracy-matrix.png"} <= names
-    assert "made-up_cuber-eps1=0.5_seed-1_regimes.png" in names
+    assert {"made-up_acc-against-bwt.svg", "made-up_accuracy-evolution.png"} <= names
     assert b"<svg" in (figures / "made-up_memory.svg").read_bytes()
 
 

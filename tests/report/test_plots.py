@@ -9,10 +9,10 @@ from torch import nn
 
 from cuber.methods import METHODS
 from cuber.report import plots
+from cuber.report.drawing import LIGHT
 from cuber.report.figures import marks_of
 from cuber.report.model import Group, Report, Variant
 from cuber.report.page import render
-from cuber.report.style import DARK, LIGHT
 from tests.made_up import result
 
 TWO_TASKS = result().tasks[:2]
@@ -53,7 +53,7 @@ def test_settings_are_said_to_differ_only_where_they_do():
 
 
 def test_every_kind_of_memory_has_a_color_of_its_own(kinds):
-    figure = plots.memory_bars(Group("made-up", [variant("all", bytes=[dict.fromkeys(kinds, 1000)])]))
+    figure = plots.memory_bars(Group("made-up", [variant("all", bytes=[dict.fromkeys(kinds, 1000)])]), {})
     bars = figure.axes[0].patches
     assert len(bars) == len(kinds)
     assert len({bar.get_facecolor() for bar in bars}) == len(kinds)
@@ -69,4 +69,5 @@ def test_tables_and_figures_show_a_variant_in_the_same_color():
     page, marks = render(made), marks_of(made)
     keys = re.findall(r'<path d="[^"]+" style="fill:var\(--(\w+)\)"/></svg>\s*(?=[a-z ]+</th><td>0<)', page)
     assert [LIGHT[key] for key in keys] == [mark.color for mark in marks.values()]
-    assert set(keys) <= set(DARK)
+    dark = page[page.index("prefers-color-scheme: dark") : page.index("box-sizing")]
+    assert set(LIGHT) <= set(re.findall(r"--(\w+):", dark))

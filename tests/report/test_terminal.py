@@ -113,22 +113,16 @@ def test_many_tasks_learned_at_once_have_a_row_each(bare):
     assert "change" not in text
 
 
-def regime(number, fell=None):
-    return {"regime": number, "ratio": 0.5, "cosine": 0.1, "fell": fell}
+def regime(number, demoted_at=None):
+    return {"regime": number, "ratio": 0.5, "cosine": 0.1, "demoted_at": demoted_at}
 
 
 def test_regimes_and_falls():
-    regimes = [{"a": {}}, {"a": {0: regime(3)}}, {"a": {0: regime(1), 1: regime(2, fell=7)}}]
+    regimes = [{"a": {}}, {"a": {0: regime(3)}}, {"a": {0: regime(1), 1: regime(2, demoted_at=7)}}]
     text = printed(show_result, result(3, regimes))
     assert line(text, "1  a") == ["1", "a", "0"]
     assert line(text, "2  a") == ["2", "a", "0", "1@7"]
     assert text.index("3: may improve") > text.index("2: reused") > text.index("1: protected")
-
-
-def test_many_regimes_are_counted():
-    regimes = [{f"layer {n}": {old: regime(2, fell=1) for old in range(task)} for n in range(9)} for task in range(8)]
-    text = printed(show_result, result(8, regimes))
-    assert line(text, "layer 4") == ["layer", "4", "0", "28", "0", "28"]
 
 
 def test_where_everything_is_only_protected_there_is_no_table_of_regimes():

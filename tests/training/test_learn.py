@@ -53,7 +53,7 @@ def test_the_result_has_its_shape(method):
     if issubclass(method, cuber.GPM):
         assert [set(layers) for layers in result.regimes] == [{"backbone.layers.0", "backbone.layers.1"}] * 3
         assert [sorted(layers["backbone.layers.0"]) for layers in result.regimes] == [[], [0], [0, 1]]
-        assert result.regimes[2]["backbone.layers.0"][1].keys() == {"regime", "ratio", "cosine", "fell"}
+        assert result.regimes[2]["backbone.layers.0"][1].keys() == {"regime", "ratio", "cosine", "demoted_at"}
 
 
 def test_the_pool_of_each_layer_is_counted_after_each_task():

@@ -1,25 +1,73 @@
-"""Write figures as SVG for the page, and as SVG and PNG files."""
+"""Colors and marks of figures, matplotlib settings, and how figures are written.
+
+Figures are drawn in the light colors; on the page each color is a CSS variable with another value in dark mode. The
+colors differ under each of the three kinds of color blindness, and no meaning depends on color alone.
+"""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from cuber.report.style import LIGHT, RC
+SERIES = ["#274dad", "#9b4804", "#3ca488", "#540951", "#af8707", "#1b7a94", "#730d04", "#8f88de", "#c81868", "#a038e8"]
+"""Colors of variants, one for each method of the paper."""
+LIGHT = {"page": "#ffffff", "ink": "#1b2027", "quiet": "#59626e", "line": "#d9dee5"} | {
+    f"c{place}": color for place, color in enumerate(SERIES)
+}
+AREAS = [
+    *("#77aadd", "#eedd88", "#44bb99", "#ee8866", "#bbcc33", "#ffaabb"),
+    *("#99ddff", "#c9b8dc", "#a880f8", "#d0f0d8", "#78a800", "#98d080"),
+]
+"""Colors of kinds of memory, paler than those of variants; the same in light and dark mode."""
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">"]
+DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
 
+WIDTH = 7.2
+"""Width of a figure in inches, with a font size of 8 points as in a paper."""
+RC: dict[Any, Any] = {
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "legend.fontsize"), 8.0),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 7.5),
+    **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), LIGHT["quiet"]),
+    **dict.fromkeys(("axes.linewidth", "grid.linewidth"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 0.0),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow", "axes.unicode_minus"), True),
+    "font.family": ["DejaVu Sans"],
+    "axes.titlelocation": "left",
+    "axes.facecolor": "none",
+    "grid.color": LIGHT["line"],
+    "text.color": LIGHT["ink"],
+    "text.parse_math": False,  # task names may contain $
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.0,
+    "figure.facecolor": LIGHT["page"],
+    "savefig.facecolor": "auto",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cuber",  # reproducible files
+}
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 """No date and no version, so that the same results give the same bytes."""
 VARIABLES = {color: f"var(--{name})" for name, color in LIGHT.items()}
-IDENTIFIED = ("path", "clipPath")
 DOTS_PER_INCH = 200
+
+
+class Mark:
+    """Color, marker and dashes of the variant at a place, the same in all figures and tables."""
+
+    def __init__(self, place: int) -> None:
+        self.number = place % len(SERIES)
+        self.color = SERIES[self.number]
+        self.marker = MARKERS[place % len(MARKERS)]
+        self.dashes = DASHES[place % len(DASHES)]
 
 
 @contextmanager
@@ -43,47 +91,17 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 def inline(figure: Figure, name: str, description: str) -> str:
     """A figure as an SVG element for the page, with the colors and font of the page; ids begin with ``name``."""
-    file = io.BytesIO()
+    file = io.StringIO()
     figure.savefig(file, format="svg", metadata=NO_METADATA, transparent=True)
-    root = ElementTree.fromstring(file.getvalue())
-    for element in root.iter():
-        element.tag = _local(element.tag)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in ("metadata", "style"):
-                parent.remove(child)
-    used = [element.attrib["id"] for element in root.iter() if element.tag in IDENTIFIED and "id" in element.attrib]
-    ids = {old: f"{name}-{number}" for number, old in enumerate(used)}
-    for element in root.iter():
-        plain = {_local(key): value for key, value in element.attrib.items()}
-        if plain.get("id") not in ids:
-            plain.pop("id", None)  # ids of groups are not referred to
-        if "rotate(-0" in plain.get("transform", ""):
-            plain.pop("transform")
-        element.attrib = {key: _attribute(key, value, ids) for key, value in plain.items()}
-        if element.tag != "text":
-            element.text = None
-        element.tail = None
-    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": description}
-    return ElementTree.tostring(root, encoding="unicode")
+    text = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", file.getvalue(), flags=re.DOTALL)
+    text = re.sub(r"<[^>]*>", lambda tag: _restyled(tag[0], name), " ".join(text[text.index("<svg") :].split()))
+    start = f'role="img" aria-label="{escape(description)}">'
+    return re.sub(r'<svg.*?(viewBox="[^"]*").*?>', lambda tag: f"<svg {tag[1]} {start}", text, count=1)
 
 
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
-
-
-def _attribute(key: str, value: str, ids: Mapping[str, str]) -> str:
-    """The value of an attribute, shortened, with the ids and colors of the page."""
-    if key == "id":
-        return ids[value]
-    if key == "href":
-        return f"#{ids[value.removeprefix('#')]}"
-    if key == "clip-path":
-        return f"url(#{ids[value.removeprefix('url(#').removesuffix(')')]})"
-    if key == "style":
-        value = re.sub(r" *font-family: [^;]*;?", "", value).replace("; ", ";").replace(": ", ":")
-        return re.sub(r"#[0-9a-f]{6}", lambda color: VARIABLES.get(color[0], color[0]), value)
-    if key in ("d", "x", "y", "transform"):
-        numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), value)
-        return " ".join(numbers.split())
-    return value
+def _restyled(tag: str, name: str) -> str:
+    """A tag with the ids, colors and font of the page, and coordinates with one decimal."""
+    tag = re.sub(r" *font-family: [^;\"]*;?", "", tag).replace("xlink:href", "href")
+    tag = re.sub(r"( id=\"| href=\"#|url\(#)", rf"\1{name}-", tag)
+    tag = re.sub(r"#[0-9a-f]{6}\b", lambda color: VARIABLES.get(color[0], color[0]), tag)
+    return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", tag)

@@ -23,10 +23,6 @@ NOT_IN_LABELS = {
     *("data_dir", "threads", "device", "parameters", "architecture", "contents"),  # do not change the result
 }
 """Configuration entries by which runs are not split into variants."""
-DEFAULTS = {"loss": "torch.nn.functional.cross_entropy", "precision": "float32", "compile": False}
-"""Values of entries that results of earlier versions lack."""
-OWN_VALUE = "lr"
-"""The training setting that may differ from method to method, as in the paper."""
 UNKNOWN = "?"
 
 Finished = tuple[RunRecord, Result]
@@ -57,7 +53,8 @@ def make_report(runs: Iterable[RunRecord]) -> Report:
 
 def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) -> Group:
     variants, notes = [], []
-    for method in sorted({result.method for _, result in finished}, key=_place):
+    methods = sorted({result.method for _, result in finished})
+    for method in [*(known for known in METHODS if known in methods), *(new for new in methods if new not in METHODS)]:
         for changes, members in _split([one for one in finished if one[1].method == method]):
             by_seed, repeated = _by_seed(members)
             variants.append(Variant(method, changes, by_seed))
@@ -65,10 +62,6 @@ def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) ->
     if benchmark in PAPER_NAMES:
         notes += [sentence for variant in variants for sentence in _departures(benchmark, variant)]
     return Group(benchmark, variants, stream, notes + _training_differences(variants))
-
-
-def _place(method: str) -> tuple[int, str]:
-    return METHODS.index(method) if method in METHODS else len(METHODS), method
 
 
 def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished]]]:
@@ -80,11 +73,15 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
     for one, values in zip(finished, features, strict=True):
         changes = {name: values.get(name, UNKNOWN) for name in differing}
         found.setdefault(_key(list(changes.values())), (changes, []))[1].append(one)
-    return sorted(found.values(), key=lambda part: [_sort_key(value) for value in part[0].values()])
+
+    def order(value: Any) -> tuple[int, float, str]:
+        return (0, float(value), "") if _is_number(value) else (1, 0.0, setting_text(value))
+
+    return sorted(found.values(), key=lambda part: [order(value) for value in part[0].values()])
 
 
 def _features(run: RunRecord, result: Result) -> dict[str, Any]:
-    chosen = {**DEFAULTS, **_flatten(run.about), **result.settings, **result.training}
+    chosen = {**_flatten(run.about), **result.settings, **result.training}
     return {name: value for name, value in chosen.items() if name not in NOT_IN_LABELS}
 
 
@@ -114,7 +111,7 @@ def _training_differences(variants: Sequence[Variant]) -> list[str]:
     users: dict[str, dict[str, list[str]]] = {}
     for variant in variants:
         for name, value in variant.results[0].training.items():
-            if name != OWN_VALUE and name not in variant.changes:
+            if name != "lr" and name not in variant.changes:
                 methods = users.setdefault(name, {}).setdefault(setting_text(value), [])
                 methods.extend([variant.method] if variant.method not in methods else [])
     return [
@@ -148,10 +145,6 @@ def _stream_notes(result: Result) -> tuple[str, ...]:
     tasks = tuple(f"{task.get('name')}: " for task in result.tasks)
     lasting = [note for note in result.notes if OFFICIAL_SIZE in note or not note.startswith(tasks)]
     return tuple(note for note in lasting if not note.endswith(" epochs"))
-
-
-def _sort_key(value: Any) -> tuple[int, float, str]:
-    return (0, float(value), "") if _is_number(value) else (1, 0.0, setting_text(value))
 
 
 def _key(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
@@ -15,6 +15,7 @@ from rich.table import Table
 from cuber.report.typography import duration
 
 if TYPE_CHECKING:
+    from cuber.experiments.campaign import JobStatus
     from cuber.training import ProgressEvent
 
 SECONDS_PER_REFRESH = 0.1
@@ -22,17 +23,22 @@ STATES = ("running", "failed", "refused", "stopped", "waiting", "finished")
 """Order in which a table that does not fit shows its rows."""
 
 
-# Runs
-
-
-class Lines(AbstractContextManager["Lines"]):
-    """Print one line per finished task."""
+class _Printer:
+    """Context manager around a console, without any action at its ends."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self._shown: dict[str, str] = {}
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+# Runs
+
+
+class Lines(_Printer, AbstractContextManager["Lines"]):
+    """Print one line per finished task."""
 
     def __call__(self, event: ProgressEvent) -> None:
         if event.finished:
@@ -82,56 +88,28 @@ def _figures(event: ProgressEvent) -> str:
 # Grids
 
 
-class Job(Protocol):
-    """Attributes of ``cuber.experiments.campaign.JobStatus`` that are shown."""
-
-    state: str
-    message: str
-    done: float
-
-    @property
-    def name(self) -> str: ...
-
-    def seconds_left(self, now: float) -> float | None: ...
-
-
-class GridLines(AbstractContextManager["GridLines"]):
+class GridLines(_Printer, AbstractContextManager["GridLines"]):
     """Print one line when a run starts or ends."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._shown: dict[str, str] = {}
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, jobs: Sequence[Job]) -> None:
+    def __call__(self, jobs: Sequence[JobStatus]) -> None:
         for job in jobs:
             if self._shown.get(job.name, "waiting") != job.state:
                 self._shown[job.name] = job.state
                 self.console.print(f"{job.name}: {job.state}  {job.message}".rstrip(), markup=False, soft_wrap=True)
 
 
-class GridTable(AbstractContextManager["GridTable"]):
-    """Show all runs in a table that is refreshed."""
+class GridTable(Live):
+    """Show all runs in a table, those first that run where not all fit."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
-        self._live = Live(console=console, auto_refresh=False)
+        super().__init__(console=console, auto_refresh=False)
 
-    def __enter__(self) -> GridTable:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def __call__(self, jobs: Sequence[Job]) -> None:
-        self._live.update(grid_table(jobs, time.monotonic(), self.console.height - 4), refresh=True)
+    def __call__(self, jobs: Sequence[JobStatus]) -> None:
+        self.update(grid_table(jobs, time.monotonic(), self.console.height - 4), refresh=True)
 
 
-def grid_table(jobs: Sequence[Job], now: float, height: int) -> Table:
-    """State and progress of every run; where not all fit, running ones first."""
+def grid_table(jobs: Sequence[JobStatus], now: float, height: int) -> Table:
+    """State and progress of every run."""
     table = Table(box=None, header_style="bold")
     for title in ("run", "state", "done", "left"):
         table.add_column(title, justify="right" if title in ("done", "left") else "left")

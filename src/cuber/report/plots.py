@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from cuber.report.drawing import AREAS, LIGHT, WIDTH, Mark
 from cuber.report.model import Estimate, Group, Variant
-from cuber.report.style import AREAS, LIGHT, ON_AREA, WIDTH, Mark
 from cuber.report.typography import memory_text, memory_unit, shorten, time_text, time_unit, typeset
 
 Marks = Mapping[str, Mark]
@@ -46,10 +46,7 @@ def acc_against_bwt(group: Group, marks: Marks) -> Figure | None:
         mark = marks[variant.label]
         if acc is not None and bwt is not None:
             point: dict[str, Any] = {"color": mark.color, "marker": mark.marker, "markersize": 7, "linestyle": "none"}
-            axes.errorbar(
-                *(acc.mean, bwt.mean, bwt.deviation or None, acc.deviation or None),
-                **(WHISKERS | point | {"markeredgecolor": LIGHT["page"], "markeredgewidth": 0.7, "zorder": 3}),
-            )
+            axes.errorbar(acc.mean, bwt.mean, bwt.deviation or None, acc.deviation or None, **(WHISKERS | point))
         elif acc is not None and variant.at_once:
             axes.axvline(acc.mean, color=mark.color, **LEVEL)
         else:
@@ -80,7 +77,6 @@ def accuracy_evolution(group: Group, marks: Marks) -> Figure | None:
         for variant in group.variants:
             if task < variant.tasks:
                 _draw(axes, [row[task] for row in variant.matrix], marks[variant.label], level=variant.at_once)
-    panels[0].set_ylim(top=min(panels[0].get_ylim()[1], 101.0))  # accuracies end at 100, margins do not
     _share_axes(figure, "after learning task", "accuracy (%)", last=tasks - 1)
     add_legend(figure, group.variants, marks)
     return figure
@@ -130,25 +126,21 @@ def pool_layers(group: Group) -> list[str]:
 # Memory and time
 
 
-def memory_bars(group: Group) -> Figure | None:
+def memory_bars(group: Group, marks: Marks) -> Figure | None:
     """One bar per variant: memory after the last task, by kind."""
     kept = [variant.bytes for variant in group.variants]
     kinds = list(dict.fromkeys(kind for sizes in kept for kind in sizes))
     if not kinds:
         return None
-    largest = max(sum(sizes.values()) for sizes in kept)
-    unit, name = memory_unit(largest)
+    unit, name = memory_unit(max(sum(sizes.values()) for sizes in kept))
     figure, axes = _bars(group.variants, extra=0.3)
     for place, kind in enumerate(kinds):
+        lefts = [sum(sizes.get(before, 0) for before in kinds[:place]) / unit for sizes in kept]
+        widths = [sizes.get(kind, 0) / unit for sizes in kept]
         color = AREAS[place % len(AREAS)]
-        for row, sizes in enumerate(kept):
-            left = sum(sizes.get(before, 0) for before in kinds[:place]) / unit
-            width = sizes.get(kind, 0) / unit
-            axes.barh(row, width, left=left, height=0.6, color=color, label=shorten(kind, 24) if row == 0 else None)
-            if width * unit > 0.012 * largest * len(kind):
-                axes.text(left + width / 2, row, shorten(kind, 24), ha="center", va="center", color=ON_AREA, fontsize=7)
-    for row, sizes in enumerate(kept):
-        _note(axes, sum(sizes.values()) / unit, row, memory_text(sum(sizes.values())))
+        axes.barh(range(len(kept)), widths, left=lefts, height=0.6, color=color, label=shorten(kind, 24))
+    for row, variant in enumerate(group.variants):
+        _note(axes, variant.memory / unit, row, memory_text(variant.memory))
     axes.set_xlabel(f"kept after the last task ({name})")
     figure.legend(loc="outside upper left", ncols=min(len(kinds), 7), handlelength=1.0, columnspacing=1.4)
     return figure
@@ -156,19 +148,17 @@ def memory_bars(group: Group) -> Figure | None:
 
 def time_bars(group: Group, marks: Marks) -> Figure | None:
     """One bar per variant: training time of all tasks."""
-    times = [variant.seconds for variant in group.variants]
-    known = [time for time in times if time is not None]
+    times = {row: variant.seconds for row, variant in enumerate(group.variants)}
+    known = {row: time for row, time in times.items() if time is not None}
     if not known:
         return None
-    unit, name = time_unit(max(time.mean for time in known))
+    unit, name = time_unit(max(time.mean for time in known.values()))
     figure, axes = _bars(group.variants)
-    for row, (variant, time) in enumerate(zip(group.variants, times, strict=True)):
-        if time is not None:
-            error = (time.deviation or 0) / unit
-            axes.barh(row, time.mean / unit, height=0.5, color=marks[variant.label].color)
-            if error:
-                axes.errorbar(time.mean / unit, row, xerr=error, color=LIGHT["ink"], **WHISKERS)
-            _note(axes, time.mean / unit + error, row, typeset(time_text(time)))
+    for row, time in known.items():
+        error = (time.deviation or 0) / unit
+        axes.barh(row, time.mean / unit, height=0.5, color=marks[group.variants[row].label].color)
+        axes.errorbar(time.mean / unit, row, xerr=error or None, color=LIGHT["ink"], **WHISKERS)
+        _note(axes, time.mean / unit + error, row, typeset(time_text(time)))
     axes.set_xlabel(f"training time of all tasks ({name})")
     return figure
 
@@ -181,10 +171,8 @@ def _bars(variants: Sequence[Variant], extra: float = 0.0) -> tuple[Figure, Axes
     axes = figure.add_subplot()
     axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(variants)), [shorten(variant.label) for variant in variants])
-    axes.tick_params(axis="y", colors=LIGHT["ink"], labelsize=8)
     axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.margins(x=0.16)
-    axes.spines["left"].set_visible(False)
     return figure, axes
 
 

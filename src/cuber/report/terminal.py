@@ -15,16 +15,15 @@ from rich.text import Text
 
 from cuber import metrics
 from cuber.core.formatting import format_number
-from cuber.report.live import Job
 from cuber.report.table import VISIBLE
 from cuber.report.typography import NO_BREAK, memory_text
 
 if TYPE_CHECKING:
+    from cuber.experiments.campaign import JobStatus
     from cuber.experiments.listing import Entry
     from cuber.training import Result
 
 MOST_COLUMNS = 10
-MOST_ROWS = 40
 
 
 # Results
@@ -69,14 +68,11 @@ def accuracy_table(result: Result) -> Table:
     own = metrics.diagonal(result.accuracy)
     changes = [_change(result.accuracy[-1][task], own[task]) for task in range(metrics.old_tasks(result.accuracy))]
     bare = [] if result.accuracy_bare is None else list(map(_accuracy, result.accuracy_bare[-1]))
+    names = [Text(f"{task} {about['name']}") for task, about in enumerate(result.tasks)]
     if len(own) > MOST_COLUMNS:
-        columns = {
-            "task": [Text(_name(result, task)) for task in range(len(own))],
-            "when learned": list(map(_accuracy, own)) if changes else [],
-            "final": list(map(_accuracy, result.accuracy[-1], own)),
-            "change": changes,
-            "bare weights": bare,
-        }
+        final = list(map(_accuracy, result.accuracy[-1], own))
+        learned = list(map(_accuracy, own)) if changes else []
+        columns = {"task": names, "when learned": learned, "final": final, "change": changes, "bare weights": bare}
         shown = {title: cells for title, cells in columns.items() if cells}
         table = _table({title: "left" if title == "task" else "right" for title in shown})
         for line in zip_longest(*shown.values(), fillvalue=Text("")):
@@ -84,14 +80,14 @@ def accuracy_table(result: Result) -> Table:
         return table
     table = _table({"after task": "left"} | {f"{task} ": "right" for task in range(len(own))})
     table.columns[0].max_width = 18
-    at_once = len(own) > len(result.accuracy)
-    for learned, row in enumerate(result.accuracy):
-        name = "all tasks" if at_once else _name(result, learned)
+    for name, row in zip(
+        names if len(result.accuracy) == len(own) else [Text("all tasks")], result.accuracy, strict=False
+    ):
         table.add_row(name, *(_accuracy(value, before) for value, before in zip(row, own, strict=False)))
     table.add_section()
-    for name, cells in (("change", changes), ("bare weights", bare)):
+    for title, cells in (("change", changes), ("bare weights", bare)):
         if cells:
-            table.add_row(name, *cells)
+            table.add_row(title, *cells)
     return table
 
 
@@ -113,46 +109,26 @@ def _style(change: float) -> str:
     return "green" if change >= VISIBLE else "red" if change <= -VISIBLE else ""
 
 
-def _name(result: Result, task: int) -> str:
-    return f"{task} {result.tasks[task]['name']}"
-
-
 def regimes_table(result: Result) -> Table | None:
-    """The old tasks in each regime by new task and layer, or their numbers by layer where there are many rows.
-
-    None if all old tasks were in regime 1.
-    """
-    rows = [(task, layer, by_task) for task, layers in enumerate(result.regimes) for layer, by_task in layers.items()]
-    rows = [row for row in rows if row[2]]
+    """The old tasks in each regime by new task and layer; None if all were in regime 1."""
+    rows = [(task, layer, old) for task, layers in enumerate(result.regimes) for layer, old in layers.items() if old]
     if all(regime["regime"] == 1 for _, _, by_task in rows for regime in by_task.values()):
         return None
     titles = ("1: protected", "2: reused", "3: may improve")
-    if len(rows) > MOST_ROWS:
-        table = _table({"layer": "left"} | dict.fromkeys((*titles, "demoted from 3 to 2"), "right"), gap=2)
-        table.columns[0].max_width = 40
-        for layer in dict.fromkeys(layer for _, layer, _ in rows):
-            regimes = [regime for _, name, by_task in rows if name == layer for regime in by_task.values()]
-            counts = [sum(regime["regime"] == number for regime in regimes) for number in (1, 2, 3)]
-            table.add_row(layer, *map(str, [*counts, sum(regime["fell"] is not None for regime in regimes)]))
-        return table
     table = _table({"task": "right", "layer": "left"} | dict.fromkeys(titles, "left"), gap=2)
     table.columns[1].max_width = 24
     for column in table.columns[2:]:
         column.no_wrap = False
     shown = None
     for task, layer, by_task in rows:
-        table.add_row("" if task == shown else str(task), layer, *(_old_tasks(by_task, n) for n in (1, 2, 3)))
+        old = ([_old(name, regime) for name, regime in by_task.items() if regime["regime"] == n] for n in (1, 2, 3))
+        table.add_row("" if task == shown else str(task), layer, *map(", ".join, old))
         shown = task
     return table
 
 
-def _old_tasks(by_task: dict[int, dict[str, Any]], number: int) -> Text:
-    names = [
-        f"{old}@{regime['fell']}" if regime["fell"] is not None else str(old)
-        for old, regime in by_task.items()
-        if regime["regime"] == number
-    ]
-    return Text(", ".join(names), style="green" if number == 3 else "")
+def _old(task: int, regime: dict[str, Any]) -> str:
+    return str(task) if regime["demoted_at"] is None else f"{task}@{regime['demoted_at']}"
 
 
 def _table(columns: dict[str, Any], gap: int = 1) -> Table:
@@ -166,7 +142,7 @@ def _table(columns: dict[str, Any], gap: int = 1) -> Table:
 # Grids
 
 
-def show_outcome(jobs: Sequence[Job], out: Path, console: Console) -> None:
+def show_outcome(jobs: Sequence[JobStatus], out: Path, console: Console) -> None:
     """Print the number of finished runs, and why the others failed."""
     finished = sum(job.state == "finished" for job in jobs)
     where = f"; cuber compare {out} shows them" if finished else ""
@@ -185,13 +161,12 @@ def show_outcome(jobs: Sequence[Job], out: Path, console: Console) -> None:
 
 def show_catalogue(benchmarks: list[Entry], methods: list[Entry], console: Console) -> None:
     """Print all benchmarks and methods with their settings."""
-    console.print(Text("Benchmarks, and how they are trained", style="bold"))
-    for entry in benchmarks:
-        _show_entry(entry, console)
-    console.print()
-    console.print(Text("Methods, and their settings (--set name=value)", style="bold"))
-    for entry in methods:
-        _show_entry(entry, console)
+    training, settings = "Benchmarks, and how they are trained", "Methods, and their settings (--set name=value)"
+    for title, entries in ((training, benchmarks), (settings, methods)):
+        console.print(Text(title, style="bold"))
+        for entry in entries:
+            _show_entry(entry, console)
+        console.print()
 
 
 def _show_entry(entry: Entry, console: Console) -> None:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cuber.core.formatting import pluralize
 from cuber.report import statistics
-from cuber.report.model import MISSING, Group, Variant
+from cuber.report.drawing import LIGHT
+from cuber.report.model import Group, Variant
 from cuber.report.plots import Marks, add_legend, make_panels
-from cuber.report.style import LIGHT
-from cuber.report.table import VARIANT, Column, Row, Table, change, estimate, number, words
-from cuber.report.typography import number as number_text
+from cuber.report.table import VARIANT, Column, Row, Table, estimate, number
 
 if TYPE_CHECKING:
     from cuber.training import Result
@@ -28,8 +26,6 @@ PREDICTORS = {
     "cosine": "cosine when the new task begins, mean over layers",
     "agreement": "agreement over the whole task, −⟨old gradient, change of weights⟩",
 }
-MOST_TICKS = 5
-"""More labels as long as -0.0005 would overlap."""
 LEAST_EPS1 = 0.5**0.5
 """The smallest ratio that theorem 2 (1) allows, for any step size."""
 
@@ -74,9 +70,6 @@ def steps_covered(conditions: LayerConditions, lr: float) -> int:
     (4, 0)
     """
     return int(((conditions["step_size"] or 0.0) / lr) ** (2 / 3) + 1e-9)
-
-
-# Tables
 
 
 def summary(group: Group) -> Table | None:
@@ -124,36 +117,6 @@ def summary_row(variant: Variant) -> Row:
     return row
 
 
-def details(variant: Variant, result: Result) -> Table:
-    """The conditions in each layer for each pair of tasks."""
-    layers = dict.fromkeys(layer for pair in all_pairs(variant) for layer in pair.layers)
-    columns = [words("new", "task"), words("old", "old_task"), *(words(layer, f"in {layer}") for layer in layers)]
-    columns += [number("agreement", "agreement", "+.4f"), words("change", "change")]
-    rows = [
-        {
-            "task": pair.task,
-            "old_task": pair.old,
-            **{f"in {layer}": _conditions_text(pair.layers.get(layer), variant.chosen["lr"]) for layer in layers},
-            "agreement": pair.agreement,
-            "change": change(pair.change),
-        }
-        for pair in pairs(result)
-    ]
-    return Table("details", "", columns, rows)
-
-
-def _conditions_text(one: LayerConditions | None, lr: float) -> str:
-    if one is None:
-        return MISSING
-    steps = steps_covered(one, lr)
-    covered = f", {pluralize(steps, 'step')}" if steps else ""
-    cosine, asked, ratio = number_text(one["cosine"], "+.2f"), number_text(one["eps2"]), number_text(one["ratio"])
-    return f"{cosine} of {asked}, ratio {ratio}{covered}"
-
-
-# Figure
-
-
 def _points(variant: Variant, name: str) -> list[tuple[float, float]]:
     """Cosine or agreement of each pair of tasks, and the change of the old task."""
     known = [(getattr(pair, name), pair.change) for pair in all_pairs(variant)]
@@ -170,7 +133,7 @@ def prediction(group: Group, marks: Marks) -> Figure | None:
         axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8)
         axes.axvline(0, color=LIGHT["quiet"], linewidth=0.8)
         axes.set_xlabel(title)
-        axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS))
+        axes.xaxis.set_major_locator(MaxNLocator(5))  # more labels as long as -0.0005 would overlap
         for variant in variants:
             mark = marks[variant.label]
             style: dict[str, Any] = {"color": mark.color, "marker": mark.marker, "linestyle": "none", "alpha": 0.7}

@@ -170,7 +170,7 @@ SHAPES: dict[str, Any] = {
     "training": dict,
     "accuracy": [list],
     "reshuffled": [[NUMBER]],
-    "regimes": [{...: {...: {"regime": object, "fell": object}}}],
+    "regimes": [{...: {...: {"regime": object, "demoted_at": object}}}],
     "theory": [{...: {"old": {...: CONDITIONS}}}],
     "seconds": [NUMBER],
     "bytes": [{...: NUMBER}],

@@ -103,7 +103,7 @@ def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
                     "regime": regime.number,
                     "ratio": regime.ratio,
                     "cosine": regime.cosine,
-                    "fell": regime.demoted_at,
+                    "demoted_at": regime.demoted_at,
                 }
                 for old, regime in by_task.items()
             }

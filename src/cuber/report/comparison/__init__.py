@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cuber.errors import CuberError, unknown
-from cuber.report.comparison import accuracy, cost, transfer
+from cuber.report.comparison.tables import accuracy, differences, forward, memory, selected, sweep, time
 from cuber.report.model import Group, Report, Variant
 from cuber.report.table import Table
 
@@ -67,13 +67,13 @@ def _tables(group: Group, against: str | None, wanted: Collection[str]) -> list[
     other = _named(group, against) if against is not None else _only(group.of(BEST_BEFORE))
     baseline = next(iter(group.of(BASELINE)), None)
     made = [
-        *accuracy.accuracy(group),
-        *accuracy.differences(group, other),
-        *transfer.selected(group, other),
-        *transfer.forward(group, baseline),
-        *accuracy.sweep(group),
-        *cost.time(group, baseline),
-        *cost.memory(group, baseline),
+        *accuracy(group),
+        *differences(group, other),
+        *selected(group, other),
+        *forward(group, baseline),
+        *sweep(group),
+        *time(group, baseline),
+        *memory(group, baseline),
     ]
     made = [table for table in made if table.kind in wanted]
     for table in made:
