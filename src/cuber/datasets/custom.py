@@ -13,7 +13,7 @@ import numpy as np
 
 from cuber.datasets.cache import load_cached
 from cuber.datasets.loading import ImageDataset, directory
-from cuber.datasets.readers.image_files import crop_image, decode, image_files, report_damaged, subfolders
+from cuber.datasets.readers.image_files import ImageReader, crop_image, image_files, subfolders
 from cuber.datasets.readers.layout import Block, Images, Labels, Layout, Notes
 from cuber.datasets.source import DamagedError, Location
 from cuber.errors import CuberError
@@ -23,7 +23,6 @@ LabeledFiles = list[tuple[Path, str]]
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 MAX_SAMPLES = 2000
 """Number of images from which mean and standard deviation are computed."""
-CHUNK = 256
 
 
 def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: float = 0.2) -> ImageDataset:
@@ -108,7 +107,7 @@ def read_items(
         names = tuple(map(str, classes))
     numbers = {value: position for position, value in enumerate(classes)}
     numbered, test_numbered = (np.array([numbers[value] for value in some]) for some in (labels, test_labels))
-    return _dataset(name, images, numbered, test_images, test_numbered, names)
+    return _dataset(name, (images, numbered, test_images, test_numbered), names)
 
 
 def _list_folder(folder: Path) -> LabeledFiles:
@@ -170,32 +169,23 @@ def _read_files(
     read = partial(_read_blocks, name, listed, classes, side, grey)
     layout = Layout(f"own {where} {side} {grey}", (*lists, *files), (), read)
     made = load_cached(f"own-{name}", layout, directory())
-    arrays = (made.train_images, made.train_labels, made.test_images, made.test_labels)
-    return _dataset(name, *arrays, classes, made.notes)
+    return _dataset(name, made[1:], classes, made.notes)
 
 
 def _read_blocks(
     name: str, listed: Mapping[str, LabeledFiles], classes: Sequence[str], side: int, grey: bool, notes: Notes
 ) -> Iterator[Block]:
-    damaged: list[str] = []
+    reader = ImageReader(name, partial(crop_image, side=side, grey=grey))
     for split, files in listed.items():
         count = 0
-        for start in range(0, len(files), CHUNK):
-            images, labels = [], []
-            for path, label in files[start : start + CHUNK]:
-                try:
-                    images.append(decode(path, side, grey))
-                    labels.append(classes.index(label))
-                except DamagedError as error:
-                    damaged.append(f"{path.parent.name}/{path.name} ({error})")
-                except PermissionError as error:
-                    raise CuberError(f"{name}: {path} cannot be read ({error.strerror}): make it readable") from error
-            if images:
-                count += len(images)
-                yield Block(split, np.stack(images), np.array(labels))
+        for path, label in files:
+            image = reader.read(path)
+            if image is not None:
+                count += 1
+                yield Block(split, image[None], np.array([classes.index(label)]))
         if not count:
             raise CuberError(f"{name}: none of its {split} images can be read, first {files[0][0]}")
-    report_damaged(name, damaged, notes)
+    reader.report(notes)
 
 
 def _check_side(side: Any, name: str) -> None:
@@ -237,17 +227,14 @@ def _class_names(items: Any, label: str) -> Sequence[str] | None:
 
 def _dataset(
     name: str,
-    images: Images,
-    labels: Labels,
-    test_images: Images,
-    test_labels: Labels,
+    arrays: tuple[Images, Labels, Images, Labels],
     classes: tuple[str, ...],
     notes: tuple[str, ...] = (),
 ) -> ImageDataset:
+    images = arrays[0]
     some = images[:: len(images) // MAX_SAMPLES + 1] / np.float32(255)
     mean, std = (np.atleast_1d(function(some, (0, 1, 2), dtype=float)) for function in (np.mean, np.std))
     std = np.where(std > 0, std, 1.0)  # 0 if all images are the same
-    arrays = (images, labels, test_images, test_labels)
     return ImageDataset(name, *arrays, classes, tuple(mean.tolist()), tuple(std.tolist()), notes)
 
 

@@ -99,9 +99,8 @@ def load(name: str, data_dir: Location | None = None) -> ImageDataset:
         more = f" and {len(layout.missing) - 1} more" if len(layout.missing) > 1 else ""
         raise source.error(layout.missing[0], f"is missing{more}")
     arrays = load_cached(name, layout, root)
-    images = (arrays.train_images, arrays.train_labels, arrays.test_images, arrays.test_labels)
     notes = (*arrays.notes, *_differences(source, arrays))
-    return ImageDataset(name, *images, source.classes, source.mean, source.std, notes)
+    return ImageDataset(name, *arrays[1:], source.classes, source.mean, source.std, notes)
 
 
 def status(name: str, data_dir: Location | None = None) -> Status:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from cuber.datasets.source import DamagedError
 
 _NDARRAY = "numpy.ndarray"
 _KINDS = "biufSU"
-_LONG = 1 << 20
 
 
 def load_plain(file: BinaryIO) -> Any:
@@ -26,33 +25,14 @@ def load_plain(file: BinaryIO) -> Any:
         DamagedError: The pickle is truncated, or asks for anything else.
     """
     try:
-        return _resolve(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
+        return _resolve(_Unpickler(file, encoding="bytes").load())
     except (DamagedError, OSError):
         raise
     except Exception as error:  # damaged pickles fail with unrelated types
         raise DamagedError(f"is cut off or no pickle ({error})") from error
 
 
-class _LongReads:
-    """A file that reads long strings into one buffer, without a second copy in memory."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.readline = file.readline
-
-    def read(self, size: int) -> bytes | memoryview:
-        if size < _LONG:
-            return self.file.read(size)
-        whole = rest = np.empty(size, np.uint8).data  # memory is allocated as it is filled, so a false size is harmless
-        while rest and (count := self.file.readinto(rest[:_LONG])):  # type: ignore[attr-defined]
-            rest = rest[count:]
-        if rest:
-            raise DamagedError(f"is cut off or no pickle ({len(rest)} of {size} bytes are missing)")
-        return whole
-
-
-class _Unpickler(pickle._Unpickler):
-    # The Python implementation: the C one holds long byte strings twice.
+class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "ndarray"):
             return _NDARRAY
@@ -62,19 +42,7 @@ class _Unpickler(pickle._Unpickler):
                 f"is refused: it asks for {module}.{name}, but these files hold only numbers, text, lists, "
                 "dictionaries and arrays, so it has been tampered with"
             )
-        return _Call(function)
-
-
-class _Call:
-    """An allowed function, wrapped for each pickle because a pickle may set attributes of it."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
+        return lambda *arguments: function(*arguments)  # a new object, because a pickle may set attributes of it
 
 
 class _Dtype:

@@ -1,20 +1,20 @@
-"""Readers, one module per file format."""
+"""Readers of the official file formats."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from cuber.datasets.readers import cifar, idx, miniimagenet, notmnist, svhn
+from cuber.datasets.readers import array_files, miniimagenet, notmnist
 from cuber.datasets.readers.layout import Layout
 from cuber.datasets.source import Source
 
 READERS: dict[str, Callable[[Source, Path], list[Layout]]] = {
-    "mnist": idx.layouts,
-    "fashion-mnist": idx.layouts,
-    "cifar-10": cifar.layouts,
-    "cifar-100": cifar.layouts,
-    "svhn": svhn.layouts,
+    "mnist": array_files.idx_layouts,
+    "fashion-mnist": array_files.idx_layouts,
+    "cifar-10": array_files.cifar_layouts,
+    "cifar-100": array_files.cifar_layouts,
+    "svhn": array_files.svhn_layouts,
     "notmnist": notmnist.layouts,
     "miniimagenet": miniimagenet.layouts,
 }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from cuber.datasets.readers.layout import Images, Notes
-from cuber.datasets.source import DamagedError, Source
+from cuber.datasets.source import DamagedError
 from cuber.errors import CuberError, CuberWarning
 
 MAX_NAMED = 10
@@ -30,82 +29,35 @@ def subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
 
 
-def class_folders(source: Source, folder: Path) -> dict[str, Path]:
-    """Return the class folders by name; raise CuberError for a folder that is not one."""
-    found = {path.name: path for path in subfolders(folder)}
-    strange = [name for name in found if name not in source.classes]
-    if strange:
-        known = ", ".join(source.classes[:3])
-        raise CuberError(
-            f"{source.name}: {folder / strange[0]} is not one of its {len(source.classes)} class folders "
-            f"({known}, ...); move it elsewhere, or correct its name"
-        )
-    return found
+class ImageReader:
+    """Read the image files of a dataset with ``convert``, and record which are damaged."""
 
-
-def report_damaged(name: str, damaged: Sequence[str], notes: Notes) -> None:
-    """Add a note on the files of a dataset that were skipped, and warn."""
-    if not damaged:
-        return
-    more = len(damaged) - MAX_NAMED
-    names = ", ".join(damaged[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-    notes.append(f"{len(damaged)} damaged file{'s' if len(damaged) > 1 else ''} skipped: {names}")
-    warnings.warn(f"{name}: {notes[-1]}", CuberWarning, stacklevel=3)
-
-
-class Decoder:
-    """Decode the image files of a dataset, and record which were damaged and how many were resized."""
-
-    def __init__(self, source: Source, resize: bool) -> None:
-        self.source = source
-        self.resize = resize
+    def __init__(self, name: str, convert: Callable[[Image.Image], Images]) -> None:
+        self.name = name
+        self.convert = convert
         self.damaged: list[str] = []
-        self.resized = 0
 
-    def images(self, paths: Sequence[Path]) -> Iterator[Images]:
-        """Yield the images that can be decoded."""
-        for path in paths:
-            try:
-                yield self._decode(path)
-            except DamagedError as error:
-                self.damaged.append(f"{path.parent.name}/{path.name} ({error})")
+    def read(self, path: Path) -> Images | None:
+        """Return an image, or None if the file is damaged."""
+        try:
+            with Image.open(path) as image:
+                return self.convert(image)
+        except PermissionError as error:
+            raise CuberError(f"{self.name}: {path} cannot be read ({error.strerror}): make it readable") from error
+        except Exception as error:  # Pillow raises unrelated types for damaged files
+            other = "not an image, or cut off" if path.stat().st_size else "empty"
+            reason = str(error) if isinstance(error, DamagedError) else other
+            self.damaged.append(f"{path.parent.name}/{path.name} ({reason})")
+            return None
 
     def report(self, notes: Notes) -> None:
-        """Add notes on skipped and resized images, and warn of skipped ones."""
-        report_damaged(self.source.name, self.damaged, notes)
-        if self.resized:
-            notes.append(f"{self.resized} images resized to {self.source.shape[1]}x{self.source.shape[0]}")
-
-    def _decode(self, path: Path) -> Images:
-        if path.stat().st_size == 0:
-            raise DamagedError("empty")
-        height, width = self.source.shape[:2]
-        with _open(path) as image:
-            pixels = image.convert("RGB" if len(self.source.shape) == 3 else "L")
-        if pixels.size != (width, height):
-            if not self.resize:
-                raise DamagedError(f"{pixels.size[0]}x{pixels.size[1]} instead of {width}x{height}")
-            self.resized += 1
-            # The resampling of the script that first made 84x84 images of ImageNet.
-            pixels = pixels.resize((width, height), Image.Resampling.LANCZOS)
-        return np.asarray(pixels)
-
-
-def decode(path: Path, side: int, grey: bool) -> Images:
-    """Decode an image file and crop it to ``side`` x ``side``."""
-    with _open(path) as image:
-        return crop_image(image, side, grey)
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[Image.Image]:
-    try:
-        with Image.open(path) as image:
-            yield image
-    except PermissionError:
-        raise
-    except Exception as error:  # Pillow raises unrelated types for damaged files
-        raise DamagedError("not an image, or cut off") from error
+        """Add a note on the damaged files, and warn."""
+        count = len(self.damaged)
+        if count:
+            more = f" and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
+            names = ", ".join(self.damaged[:MAX_NAMED]) + more
+            notes.append(f"{count} damaged file{'s' if count > 1 else ''} skipped: {names}")
+            warnings.warn(f"{self.name}: {notes[-1]}", CuberWarning, stacklevel=3)
 
 
 def crop_image(image: Any, side: int, grey: bool) -> Images:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +47,25 @@ class Layout:
     missing: tuple[Path, ...]
     read: Callable[[Notes], Iterator[Block]]
 
-    @classmethod
-    def find(cls, title: str, paths: Sequence[Path], read: Callable[[Notes], Iterator[Block]]) -> list[Layout]:
-        """Return the layout that consists of ``paths``, or nothing if none of them exists."""
+
+Reader = Callable[[Source, Sequence[Path], Notes], Iterator[Block]]
+
+
+def find_layouts(source: Source, root: Path, title: str, names: Sequence[str], read: Reader) -> list[Layout]:
+    """Return a layout for each folder of the dataset that has some of the named files; .gz files may be unpacked."""
+    layouts = []
+    for folder in source.folders:
+        paths = [_unpacked(root / folder / name) for name in names]
         files = tuple(path for path in paths if path.exists())
         missing = tuple(path for path in paths if path not in files)
-        return [cls(title, files, missing, read)] if files else []
+        if files:
+            layouts.append(Layout(title, files, missing, partial(read, source, paths)))
+    return layouts
+
+
+def _unpacked(path: Path) -> Path:
+    plain = path.with_suffix("")
+    return plain if path.suffix == ".gz" and plain.exists() and not path.exists() else path
 
 
 @contextmanager
@@ -71,7 +85,7 @@ def reading(source: Source, path: Path) -> Iterator[None]:
 
 def describe_damage(error: Exception) -> str:
     """Return the first line of an archive error; tarfile lists everything it tried in the others."""
-    return f"is damaged or cut off ({(str(error).splitlines() or [type(error).__name__])[0].rstrip(':')})"
+    return f"is damaged ({(str(error).splitlines() or [type(error).__name__])[0].rstrip(':')})"
 
 
 def block(source: Source, split: str, images: Images, labels: Sequence[int] | NDArray[np.generic]) -> Block:

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from cuber.datasets.readers.image_files import Decoder, class_folders, image_files
-from cuber.datasets.readers.layout import Block, Images, Layout, Notes, block, reading
-from cuber.datasets.source import Source
+from cuber.datasets.readers.image_files import ImageReader, image_files
+from cuber.datasets.readers.layout import Block, Images, Layout, Notes, block
+from cuber.datasets.source import DamagedError, Source
 
 TEST_FRACTION = 10
 """One image in ten is for testing: the dataset has no split of its own."""
@@ -21,8 +22,8 @@ def layouts(source: Source, root: Path) -> list[Layout]:
     """Return a layout for each folder that has some of the folders A to J."""
     found = []
     for folder in (root / name for name in source.folders):
-        if any((folder / letter).is_dir() for letter in source.classes):
-            files = {letter: image_files(path) for letter, path in class_folders(source, folder).items()}
+        files = {letter: image_files(folder / letter) for letter in source.classes if (folder / letter).is_dir()}
+        if files:
             missing = tuple(folder / letter for letter in source.classes if not files.get(letter))
             every = tuple(path for paths in files.values() for path in paths)
             found.append(Layout("PNG files", every, missing, partial(_read, source, files)))
@@ -30,19 +31,19 @@ def layouts(source: Source, root: Path) -> list[Layout]:
 
 
 def _read(source: Source, files: dict[str, list[Path]], notes: Notes) -> Iterator[Block]:
-    decoder = Decoder(source, resize=False)
+    reader = ImageReader(source.name, partial(_convert, source.shape))
     seen: set[bytes] = set()
     duplicates = 0
     for label, letter in enumerate(source.classes):
         by_digest: dict[bytes, Images] = {}
         for path in files[letter]:
-            with reading(source, path):
-                for image in decoder.images([path]):
-                    digest = hashlib.sha256(image.tobytes()).digest()
-                    duplicates += digest in seen
-                    if digest not in seen:
-                        seen.add(digest)
-                        by_digest[digest] = image
+            image = reader.read(path)
+            if image is not None:
+                digest = hashlib.sha256(image.tobytes()).digest()
+                duplicates += digest in seen
+                if digest not in seen:
+                    seen.add(digest)
+                    by_digest[digest] = image
         if not by_digest:
             raise source.error(files[letter][0].parent, "has no image that can be read")
         # Sorting by digest shuffles the images, in the same order on every machine.
@@ -50,6 +51,13 @@ def _read(source: Source, files: dict[str, list[Path]], notes: Notes) -> Iterato
         held_out = len(images) // TEST_FRACTION
         for split, some in (("train", images[held_out:]), ("test", images[:held_out])):
             yield block(source, split, some, np.full(len(some), label))
-    decoder.report(notes)
+    reader.report(notes)
     if duplicates:
         notes.append(f"{duplicates} exact duplicates removed before the split into train and test")
+
+
+def _convert(shape: tuple[int, ...], image: Image.Image) -> Images:
+    pixels = np.asarray(image.convert("L"))
+    if pixels.shape != shape:
+        raise DamagedError(f"{pixels.shape[1]}x{pixels.shape[0]} instead of {shape[1]}x{shape[0]}")
+    return pixels
