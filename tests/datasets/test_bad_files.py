@@ -187,12 +187,9 @@ def test_mini_imagenet_csv(tmp_path: Path) -> None:
     assert layout is not None
     assert layout.missing == (place / "images/a.jpg",) * 3
     files.write_csv(place / "val.csv", [("a.jpg", "cat")])
-    assert "'label': 'cat'} where a filename and one of its 4 classes are expected" in mini_complaint(tmp_path)
-    for bad in ("../../a.jpg", ""):
-        files.write_csv(place / "val.csv", [(bad, FEW.classes[0])])
-        assert "val.csv has {" in mini_complaint(tmp_path)
+    assert "val.csv names cat, which is not one of its 4 classes" in mini_complaint(tmp_path)
     files.write(place / "val.csv", b"filename,label\n\xff\xfe,x")
-    assert "val.csv is not a csv file" in mini_complaint(tmp_path)
+    assert "val.csv cannot be read as a csv file" in mini_complaint(tmp_path)
 
 
 def test_mini_imagenet_pickles(tmp_path: Path) -> None:

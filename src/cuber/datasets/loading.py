@@ -55,10 +55,7 @@ class ImageDataset:
 
 @dataclass(frozen=True)
 class Status:
-    """State of a dataset in the data directory.
-
-    ``places`` are the folders that are searched, or the one where it was found; ``size`` is in bytes.
-    """
+    """State of a dataset: ``places`` are the folders that are searched, or the one where it is; ``size`` is in bytes."""
 
     source: Source
     state: str

@@ -1,6 +1,6 @@
 """Safe unpickling: only numbers, text, containers and plain arrays.
 
-A pickle is a program. Those read here can call only the five functions below. None of them is numpy's own, because the
+A pickle is a program. Those read here can call only the four functions below. None of them is numpy's own, because the
 state of numpy's arrays and dtypes can turn bytes into pointers. A checksum is no protection: it can be forged too.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -16,6 +17,13 @@ from cuber.datasets.source import DamagedError
 
 _NDARRAY = "numpy.ndarray"
 _KINDS = "biufSU"
+
+
+def load_dictionary(path: Path) -> dict[str, Any]:
+    """Load the pickle of a dictionary with text keys; empty for a pickle of something else."""
+    with path.open("rb") as file:
+        content = load_plain(file)
+    return {text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
 
 
 def load_plain(file: BinaryIO) -> Any:
@@ -74,10 +82,6 @@ class _Array:
         self.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _scalar(dtype: _Dtype, raw: bytes) -> Any:
-    return np.frombuffer(raw, dtype.dtype)[0]
-
-
 def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
     array = _Array()
     array.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
@@ -93,7 +97,6 @@ def _latin1(value: str, encoding: str) -> bytes:
 
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy.core.numeric", "_frombuffer"): _from_buffer,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _latin1,
@@ -115,6 +118,6 @@ def _resolve(value: Any) -> Any:
         return tuple(_resolve(item) for item in value)
     if isinstance(value, dict):
         return {key: _resolve(item) for key, item in value.items()}
-    if isinstance(value, bytes | str | int | float | np.generic) or value is None:
+    if isinstance(value, bytes | str | int | float) or value is None:
         return value
     raise DamagedError(f"is refused: it holds a {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Files that hold many images: idx (MNIST, Fashion-MNIST), pickled batches (CIFAR) and MATLAB (SVHN)."""
+"""Files that hold many images: idx (MNIST, Fashion-MNIST), pickles (CIFAR, miniImageNet) and MATLAB (SVHN)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from cuber.datasets.readers.layout import SPLITS, Block, Images, Layout, Notes, block, find_layouts, reading
+from cuber.datasets.readers.layout import (
+    SPLITS,
+    Block,
+    Images,
+    Layout,
+    Notes,
+    block,
+    find_layouts,
+    reading,
+    split_class,
+)
 from cuber.datasets.source import DamagedError, Source
-from cuber.datasets.unpickle import load_plain, text
+from cuber.datasets.unpickle import load_dictionary, text
 
 IDX_NAMES = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 CIFAR_NAMES = {
@@ -65,9 +75,7 @@ def _read_cifar_files(source: Source, paths: Sequence[Path], notes: Notes) -> It
 
 
 def _read_batch(path: Path) -> tuple[Images, Any]:
-    with path.open("rb") as file:
-        batch = load_plain(file)
-    named = {text(key): value for key, value in batch.items()} if isinstance(batch, dict) else {}
+    named = load_dictionary(path)
     data, labels = named.get("data"), named.get("fine_labels", named.get("labels"))
     if labels is None or not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (PIXELS,):
         raise DamagedError(f"is a pickle, but without the images and labels of a CIFAR batch (it has {sorted(named)})")
@@ -100,3 +108,31 @@ def _read_mat(path: Path) -> tuple[Images, Any]:
         raise DamagedError("is a MATLAB file, but without the images X and the labels y of SVHN")
     labels = content["y"].reshape(-1)
     return content["X"].transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels)
+
+
+def pickle_layouts(source: Source, root: Path) -> list[Layout]:
+    """Find the three cached pickles of miniImageNet."""
+    names = [f"mini-imagenet-cache-{subset}.pkl" for subset in ("train", "val", "test")]
+    return find_layouts(source, root, "cached pickles", names, _read_pickles)
+
+
+def _read_pickles(source: Source, paths: Sequence[Path], notes: Notes) -> Iterator[Block]:
+    for path in paths:
+        with reading(source, path):
+            named = load_dictionary(path)
+            images, indices = named.get("image_data"), named.get("class_dict")
+            if not isinstance(images, np.ndarray) or not isinstance(indices, dict):
+                raise DamagedError(f"is a pickle, but without image_data and class_dict (it has {sorted(named)})")
+        for name, which in indices.items():
+            with reading(source, path):
+                blocks = list(_class_blocks(source, images, text(name), np.asarray(which)))
+            yield from blocks
+
+
+def _class_blocks(source: Source, images: np.ndarray, name: str, which: np.ndarray) -> Iterator[Block]:
+    if name not in source.classes:
+        raise DamagedError(f"names the class {name}, which is not one of its {len(source.classes)} classes")
+    if which.ndim != 1 or which.dtype.kind not in "iu" or not set(which.tolist()) <= set(range(len(images))):
+        raise DamagedError(f"has indices for {name} that do not belong to its {len(images)} images")
+    for split, some in split_class(which.tolist()).items():
+        yield block(source, split, images[some], np.full(len(some), source.classes.index(name)))

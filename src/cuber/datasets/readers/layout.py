@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ ARCHIVE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
 """Raised by the standard library for an archive that is truncated or not an archive."""
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+Item = TypeVar("Item")
 Notes = list[str]
 """Remarks of a reader: files skipped, duplicates removed."""
 
@@ -98,3 +100,9 @@ def block(source: Source, split: str, images: Images, labels: Sequence[int] | ND
     if len(numbers) and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= len(source.classes)):
         raise DamagedError(f"has labels that are not numbers from 0 to {len(source.classes) - 1}")
     return Block(split, images, numbers.astype(np.int64))
+
+
+def split_class(items: Sequence[Item]) -> dict[str, list[Item]]:
+    """Split a class of miniImageNet, which has no official split: 5 of 6 images (500 of 600) are for training."""
+    count = len(items) * 5 // 6
+    return {"train": list(items[:count]), "test": list(items[count:])}
