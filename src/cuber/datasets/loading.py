@@ -55,7 +55,7 @@ class ImageDataset:
 
 @dataclass(frozen=True)
 class Status:
-    """State of a dataset: ``places`` are the folders that are searched, or the one where it is; ``size`` is in bytes."""
+    """State of a dataset: ``places`` are the folders that are searched, or the one where it is; ``size`` is bytes."""
 
     source: Source
     state: str

@@ -3,8 +3,7 @@
 To write your own, subclass :class:`Logger` and override the methods that you need.
 """
 
-from cuber.loggers.files import CsvFile, JsonLines
-from cuber.loggers.logger import Logger
+from cuber.loggers.files import CsvFile, JsonLines, Logger
 from cuber.loggers.services import LOGGERS, SERVICE_FILES, MLflow, TensorBoard, WeightsAndBiases, make_logger
 
 __all__ = [
