@@ -69,7 +69,7 @@ def test_mlflow(tmp_path: Path, library: Service) -> None:
     assert library.names() == ["start_run", "log_params", "log_metrics", "log_metrics", "end_run"]
     assert library.calls[1][1] == ({"experiment.method": "cuber", "experiment.seed": 0},)
     tell(make_logger("mlflow", tmp_path), position)
-    assert library.calls[5] == ("start_run", (), {"run_id": "run-7", "run_name": None})
+    assert library.calls[5] == ("start_run", (), {"run_id": "run-7"})
     assert "log_params" not in library.names()[5:]
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cuber.errors import CuberError
 from cuber.theory import draw, follow, rule_1
-from cuber.theory.random_tasks import KINDS
-from cuber.theory.sweep import sweep
+from cuber.theory.sweep import KINDS, sweep
 
 exact = st.sampled_from(["least-squares", "logistic"])
 

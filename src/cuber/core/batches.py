@@ -47,15 +47,15 @@ def size(batch: Batch) -> int:
     It is the length of the first tensor that is a direct item of the batch, else of the first list of other values
     there, else of the first nested tensor, else 1.
     """
-    items = _items(batch)
-    lengths = [len(value) for value in items if isinstance(value, Tensor) and value.dim()]
-    lengths += [
-        len(value)
-        for value in items
-        if _is_sequence(value) and not all(isinstance(item, Tensor) or _is_sequence(item) for item in value)
-    ]
+    lengths, lists = _lengths(batch), [value for value in _items(batch) if _is_sequence(value)]
+    lengths += [len(v) for v in lists if not all(isinstance(item, Tensor) or _is_sequence(item) for item in v)]
     map_tensors(batch, lambda tensor: lengths.append(len(tensor)) if tensor.dim() else None)
     return lengths[0] if lengths else 1
+
+
+def _lengths(batch: Batch) -> list[int]:
+    """Return the lengths of the tensors that are direct items of a batch."""
+    return [len(value) for value in _items(batch) if isinstance(value, Tensor) and value.dim()]
 
 
 def _items(batch: Batch) -> list[Any]:
@@ -71,8 +71,7 @@ def _is_sequence(value: Any) -> bool:
 def first(batch: Batch, count: int) -> Batch:
     """Return the first ``count`` samples, or the whole batch if samples have several rows in one of its tensors."""
     total = size(batch)
-    lengths = [len(value) for value in _items(batch) if isinstance(value, Tensor) and value.dim()]
-    several_rows = any(length > total > 0 and length % total == 0 for length in lengths)
+    several_rows = any(length > total > 0 and length % total == 0 for length in _lengths(batch))
     return batch if several_rows else part(batch, slice(count))
 
 
@@ -107,22 +106,20 @@ def to(batch: Batch, device: torch.device) -> Batch:
 
 def take(loader: Iterable[Batch], count: int) -> list[Batch]:
     """Return the first ``count`` samples of a loader as batches, or all of them if it has fewer."""
-    if isinstance(loader, DataLoader) and isinstance(loader.sampler, SequentialSampler):
-        samples = len(loader.sampler)
-        if samples > count:
-            warnings.warn(
-                f"only the first {count} of {samples} samples are used, and this DataLoader does not shuffle, so what "
-                "the other samples need may not be protected; pass shuffle=True to the DataLoader",
-                CuberWarning,
-                stacklevel=4,
-            )
+    sampler = loader.sampler if isinstance(loader, DataLoader) else None
+    if isinstance(sampler, SequentialSampler) and len(sampler) > count:
+        warnings.warn(
+            f"only the first {count} of {len(sampler)} samples are used, and this DataLoader does not shuffle, so what "
+            "the other samples need may not be protected; pass shuffle=True to the DataLoader",
+            CuberWarning,
+            stacklevel=4,
+        )
     taken: list[Batch] = []
-    missing = count
     for batch in loader:
-        taken.append(first(batch, missing))
-        missing -= size(taken[-1])
-        if missing <= 0:
-            break
+        taken.append(first(batch, count))
+        count -= size(taken[-1])
+        if count <= 0:
+            return taken
     if not taken:
         raise CuberError(NO_BATCH)
     return taken
@@ -133,28 +130,27 @@ def joined(samples: list[Batch], limit: int) -> list[Batch]:
 
     Batches of other types, and those whose tensors differ in shape, dtype or device, stay separate.
     """
-    larger: list[list[Batch]] = []
-    free = 0
+    groups: list[list[Batch]] = []
+    free, kind = 0, None
     for batch in samples:
-        needed = sum(tensor.nbytes for tensor in batch) if _is_plain(batch) else limit + 1
-        if not larger or needed > free or _kind(larger[-1][-1]) != _kind(batch):
-            larger.append([])
+        before, kind = kind, _kind(batch)
+        needed = sum(tensor.nbytes for tensor in batch) if kind else 0
+        if kind is None or kind != before or needed > free:
+            groups.append([])
             free = limit
-        larger[-1].append(batch)
+        groups[-1].append(batch)
         free -= needed
     return [
-        group[0] if len(group) == 1 else type(group[0])(map(torch.cat, zip(*group, strict=True))) for group in larger
+        group[0] if len(group) == 1 else type(group[0])(map(torch.cat, zip(*group, strict=True))) for group in groups
     ]
 
 
-def _is_plain(batch: Batch) -> bool:
+def _kind(batch: Batch) -> list[Any] | None:
+    """Return what batches must have in common to be concatenated; None if this one cannot be."""
     if type(batch) not in (tuple, list) or not all(isinstance(tensor, Tensor) and tensor.dim() for tensor in batch):
-        return False
-    return len({len(tensor) for tensor in batch}) == 1
-
-
-def _kind(batch: Batch) -> list[Any]:
-    return [(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in batch]
+        return None
+    kind = [(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in batch]
+    return kind if len({len(tensor) for tensor in batch}) == 1 else None
 
 
 def steps(loader: Iterable[Batch]) -> int | None:

@@ -55,10 +55,7 @@ class ImageDataset:
 
 @dataclass(frozen=True)
 class Status:
-    """State of a dataset in the data directory.
-
-    ``places`` are the folders that are searched, or the one where it was found; ``size`` is in bytes.
-    """
+    """State of a dataset: ``places`` are the folders that are searched, or the one where it is; ``size`` is bytes."""
 
     source: Source
     state: str
@@ -99,9 +96,8 @@ def load(name: str, data_dir: Location | None = None) -> ImageDataset:
         more = f" and {len(layout.missing) - 1} more" if len(layout.missing) > 1 else ""
         raise source.error(layout.missing[0], f"is missing{more}")
     arrays = load_cached(name, layout, root)
-    images = (arrays.train_images, arrays.train_labels, arrays.test_images, arrays.test_labels)
     notes = (*arrays.notes, *_differences(source, arrays))
-    return ImageDataset(name, *images, source.classes, source.mean, source.std, notes)
+    return ImageDataset(name, *arrays[1:], source.classes, source.mean, source.std, notes)
 
 
 def status(name: str, data_dir: Location | None = None) -> Status:

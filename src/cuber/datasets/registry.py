@@ -1,9 +1,8 @@
 """The seven datasets: files, mirrors, checksums, licenses, citations.
 
 Origin of the md5: CIFAR's archives and Fashion-MNIST's files from their home pages; MNIST's, SVHN's and CIFAR's python
-batches from torchvision; unpacked idx files and CIFAR-10's binary batches computed from copies with the official
-content; notMNIST, which has no official one, as recorded by several independent projects. CIFAR-100's binary batches
-and miniImageNet, which was never published as files, have none.
+batches from torchvision; unpacked idx files computed from copies with the official content; notMNIST, which has no
+official one, as recorded by several independent projects. miniImageNet, which was never published as files, has none.
 """
 
 from __future__ import annotations
@@ -100,13 +99,12 @@ CIFAR_10 = Source(
                  "c58f30108f718f92721af3b95e74349a", unpacks_to="cifar-10-batches-py"),
     ),
     contents={
-        "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
-        "data_batch_1": "c99cafc152244af753f735de768cd75f", "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec", "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751", "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-        "data_batch_4": "634d18415352ddfa80567beed471001a", "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb", "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-        "test_batch": "40351d587109b95175f43aff81a1287e", "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
     },
 )
 CIFAR_100 = replace(
@@ -117,7 +115,6 @@ CIFAR_100 = replace(
                  "eb9058c3a382ffc7106e4002c42a8d85", unpacks_to="cifar-100-python"),
     ),
     contents={
-        "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
         "train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     },
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cuber.errors import CuberError, CuberWarning, unknown
-from cuber.loggers.logger import Logger
+from cuber.loggers.files import Logger
 
 
 class ServiceLogger(Logger):
@@ -24,14 +24,14 @@ class ServiceLogger(Logger):
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.identity = directory / f"{self.extra}-run"  # holds the service's identifier of the run, to resume it
         self.epochs = 0
         self._failed = False
         try:
             self.library: Any = importlib.import_module(self.module)
         except ImportError as error:
-            raise CuberError(
-                f"the {self.extra} logger needs pip install 'cuber-learn[{self.extra}]' ({error})"
-            ) from error
+            needed = f"pip install 'cuber-learn[{self.extra}]'"
+            raise CuberError(f"the {self.extra} logger needs {needed} ({error})") from error
 
     def start(self, config: dict[str, Any], position: Any | None) -> None:
         self.epochs = position or 0
@@ -67,9 +67,8 @@ class ServiceLogger(Logger):
             call()
         except Exception as error:
             self._failed = True
-            warnings.warn(
-                f"{self.extra} failed and gets no more values: {_first_line(error)}", CuberWarning, stacklevel=2
-            )
+            message = f"{self.extra} failed and gets no more values: {_first_line(error)}"
+            warnings.warn(message, CuberWarning, stacklevel=2)
 
     def open(self, config: dict[str, Any], position: Any | None) -> None:
         """Begin a run of the service, or resume it."""
@@ -79,14 +78,6 @@ class ServiceLogger(Logger):
 
     def end(self) -> None:
         """End the run of the service."""
-
-    def _identity(self, position: Any | None) -> str | None:
-        """Return the service's identifier of the run to resume."""
-        file = self.directory / f"{self.extra}-run"
-        return file.read_text() if position is not None and file.exists() else None
-
-    def _keep_identity(self, identity: str) -> None:
-        (self.directory / f"{self.extra}-run").write_text(identity)
 
 
 class TensorBoard(ServiceLogger):
@@ -115,10 +106,10 @@ class WeightsAndBiases(ServiceLogger):
     extra, module = "wandb", "wandb"
 
     def open(self, config: dict[str, Any], position: Any | None) -> None:
-        identity = self._identity(position) or uuid.uuid4().hex[:8]
-        self._keep_identity(identity)
+        if position is None or not self.identity.exists():
+            self.identity.write_text(uuid.uuid4().hex[:8])
         where, name = str(self.directory), self.directory.name
-        self.library.init(dir=where, name=name, id=identity, resume="allow", config=config)
+        self.library.init(dir=where, name=name, id=self.identity.read_text(), resume="allow", config=config)
 
     def send(self, numbers: dict[str, float], step: int) -> None:
         self.library.log(numbers, step=step)
@@ -133,11 +124,11 @@ class MLflow(ServiceLogger):
     extra, module = "mlflow", "mlflow"
 
     def open(self, config: dict[str, Any], position: Any | None) -> None:
-        earlier = self._identity(position)
-        run = self.library.start_run(run_id=earlier, run_name=None if earlier else self.directory.name)
-        self._keep_identity(run.info.run_id)
-        if earlier is None:
-            self.library.log_params({f"{table}.{key}": v for table, part in config.items() for key, v in part.items()})
+        if position is not None and self.identity.exists():
+            self.library.start_run(run_id=self.identity.read_text())
+            return
+        self.identity.write_text(self.library.start_run(run_name=self.directory.name).info.run_id)
+        self.library.log_params({f"{table}.{key}": v for table, part in config.items() for key, v in part.items()})
 
     def send(self, numbers: dict[str, float], step: int) -> None:
         self.library.log_metrics(numbers, step=step)
@@ -160,5 +151,4 @@ def make_logger(name: str, directory: Path) -> Logger:
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

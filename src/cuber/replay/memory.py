@@ -1,9 +1,9 @@
-"""The episodic memory: stored samples of earlier tasks."""
+"""Reservoir sampling, and the episodic memory of samples of earlier tasks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,92 @@ from torch import Tensor
 
 from cuber.core import batches
 from cuber.core.batches import Batch
+from cuber.errors import CuberError
 from cuber.replay.quantized import QuantizedTensor
-from cuber.replay.reservoir import Sample, join_batch
 
 Drawn = list[tuple[int, Batch]]
 """Batches with their tasks; a task whose samples differ in shape has several."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One sample of a batch: its row (``1 x ...``) of each tensor, and the rest of the batch; see `split_batch`."""
+
+    rows: list[Tensor]
+    rest: Batch
+
+
+def split_batch(batch: Batch) -> tuple[list[Tensor], Batch]:
+    """Return the tensors that have one row per sample, and the batch with an empty tensor in place of each."""
+    columns: list[Tensor] = []
+    batches.map_samples(batch, columns.append)
+    return [column.detach() for column in columns], batches.map_samples(batch, lambda _: torch.empty(0))
+
+
+def join_batch(columns: Iterable[Tensor], rest: Batch) -> Batch:
+    """Invert `split_batch`."""
+    remaining = iter(columns)
+    return batches.map_tensors(rest, lambda tensor: next(remaining) if tensor.shape == (0,) else tensor)
+
+
+def check_alike(first: Batch, other: Batch) -> None:
+    """Raise CuberError unless two batches differ only in tensors with one row per sample."""
+    columns, rest = split_batch(other)
+    (structure, constants), (other_structure, others) = _describe(split_batch(first)[1]), _describe(rest)
+    if not columns or structure != other_structure or not all(map(torch.equal, constants, others)):
+        raise CuberError(
+            "a replay memory keeps tensors with a row for each sample, and what is the same in all batches of a task; "
+            "this loader's batches differ in something else: leave it out, or make a tensor of it"
+        )
+
+
+def _describe(rest: Batch) -> tuple[str, list[Tensor]]:
+    tensors: list[Tensor] = []
+    return repr(batches.map_tensors(rest, tensors.append)), tensors
+
+
+class Reservoir:
+    """Choose uniformly from all samples that are read, whose number is not known before (Vitter's algorithm R).
+
+    ``seen`` is the number of samples read by an earlier reservoir, of which ``min(seen, capacity)`` hold a place.
+    """
+
+    def __init__(self, capacity: int, generator: torch.Generator, seen: int = 0) -> None:
+        self.capacity = capacity
+        self.generator = generator
+        self.seen = seen
+        self._occupied = min(seen, capacity)
+        self._places: dict[int, Sample] = {}
+
+    def read(self, loader: Iterable[Batch]) -> Reservoir:
+        """Read all samples of a loader."""
+        first: Batch = None
+        for batch in loader:
+            first = batch if first is None else first
+            check_alike(first, batch)
+            columns, rest = split_batch(batch)
+            for row, place in self._draw(batches.size(batch)):
+                self._places[place] = Sample([column[row : row + 1].clone() for column in columns], rest)
+            self.seen += batches.size(batch)
+        if first is None:
+            raise CuberError("the loader yields no batch: give end_task the task's training data")
+        return self
+
+    def new(self) -> list[Sample]:
+        """Return the samples read by this reservoir that hold a place."""
+        return [sample for _, sample in sorted(self._places.items())]
+
+    def old(self) -> list[int]:
+        """Return the places that still hold a sample of the earlier reservoir."""
+        return [place for place in range(self._occupied) if place not in self._places]
+
+    def _draw(self, count: int) -> list[tuple[int, int]]:
+        """Return the rows of the next batch that get a place, and the places: sample n gets a random one below n."""
+        before = torch.arange(self.seen, self.seen + count, dtype=torch.float64)
+        drawn = torch.rand(count, generator=self.generator, dtype=torch.float64).mul_(before + 1).floor_()
+        place = torch.where(before < self.capacity, before, drawn).long()
+        rows = (place < self.capacity).nonzero().flatten()
+        return list(zip(rows.tolist(), place[rows].tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +184,8 @@ class EpisodicMemory:
 
     def to_plain(self) -> list[dict[str, Any]]:
         """Return the memory as plain values and tensors."""
-        return [{"task": e.task, "tensors": [t.state() for t in e.tensors], "rest": e.rest} for e in self.episodes]
+        tensors = [[[tensor.codes, tensor.table] for tensor in episode.tensors] for episode in self.episodes]
+        return [{"task": e.task, "tensors": t, "rest": e.rest} for e, t in zip(self.episodes, tensors, strict=True)]
 
     @classmethod
     def from_plain(cls, plain: Sequence[dict[str, Any]], device: torch.device | None = None) -> EpisodicMemory:

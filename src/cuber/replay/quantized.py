@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer dtype by element size: the same bits as integers distinguish -0.0 from 0.0, and keep NaN."""
 
 
@@ -33,16 +32,15 @@ class QuantizedTensor:
     @classmethod
     def of(cls, values: Tensor) -> QuantizedTensor:
         """Quantize a tensor with one table or one per channel, or leave it as it is if that takes fewer bytes."""
-        candidates = [cls(values, None)]
-        if values.element_size() in (2, 4, 8) and values.numel():
-            bits = values.view(INTEGERS[values.element_size()])
-            for channels in [bits[:, None], bits] if bits.dim() > 1 else [bits[:, None]]:
-                quantized = _quantize(channels)
-                if quantized is not None:
-                    codes, table = quantized
-                    candidates.append(cls(codes.reshape(values.shape), table.view(values.dtype)))
-                    break
-        return min(candidates, key=lambda candidate: candidate.nbytes)
+        plain = cls(values, None)
+        if values.element_size() not in INTEGERS or not values.numel():
+            return plain
+        bits = values.view(INTEGERS[values.element_size()])
+        quantized = _quantize(bits[:, None]) or (_quantize(bits) if bits.dim() > 1 else None)
+        if quantized is None:
+            return plain
+        codes, table = quantized
+        return min(plain, cls(codes.reshape(values.shape), table.view(values.dtype)), key=lambda some: some.nbytes)
 
     def rows(self, index: Tensor) -> Tensor:
         """Return the values of some rows."""
@@ -61,10 +59,6 @@ class QuantizedTensor:
     @property
     def nbytes(self) -> int:
         return self.codes.nbytes + (0 if self.table is None else self.table.nbytes)
-
-    def state(self) -> list[Any]:
-        """Return the constructor's arguments."""
-        return [self.codes, self.table]
 
 
 def _quantize(bits: Tensor) -> tuple[Tensor, Tensor] | None:

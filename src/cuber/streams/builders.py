@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,20 +15,14 @@ from cuber.errors import CuberError
 from cuber.streams.splits import ImageSplit, Transform
 from cuber.streams.task import Stream, Task
 
-CHUNK = 1024
-
 
 def stream_by_classes(
     dataset: ImageDataset, classes_per_task: int, *, held_out: float = 0.0, seed: int = 0, shuffle: bool = False
 ) -> Stream:
-    """Split the classes of a dataset into tasks, each with a head of its own.
+    """Split the classes of a dataset into tasks, each with a head of its own; the last task may have fewer.
 
-    Args:
-        dataset: The images.
-        classes_per_task: Number of classes per task; the last task may have fewer.
-        held_out: Fraction of the training images to hold out for validation.
-        seed: Determines the held-out images and, with ``shuffle``, the order of the classes.
-        shuffle: Whether to shuffle the classes.
+    ``held_out`` is the fraction of the training images that is held out for validation. ``seed`` determines which, and
+    with ``shuffle`` also the order of the classes.
     """
     if classes_per_task < 1:
         raise CuberError(f"a task needs at least 1 class, not {classes_per_task}")
@@ -49,10 +44,10 @@ def stream_by_domains(
 ) -> Stream:
     """Make a task of each dataset, in the given order; tasks that share a head must have the same classes."""
     generator = torch.Generator().manual_seed(seed)
-    tasks, first = [], next(iter(domains.values()), None)
+    tasks = []
     for title, dataset in domains.items():
-        if shared_head and first is not None and dataset.classes != first.classes:
-            odd = sorted(set(dataset.classes) ^ set(first.classes))
+        odd = sorted(set(dataset.classes) ^ set(next(iter(domains.values())).classes))
+        if shared_head and odd:
             raise CuberError(
                 f"{title} has other classes than {next(iter(domains))}, first '{odd[0]}', so they cannot share a head; "
                 "pass shared_head=False"
@@ -143,22 +138,9 @@ def _class_split(images: np.ndarray, labels: np.ndarray, classes: Sequence[int],
 
 def _find_copies(train: ImageSplit, test: ImageSplit) -> Tensor:
     """Return a mask of the training images that are also test images, byte for byte."""
-    hashes, test_hashes = _hash_images(train), _hash_images(test)
-    candidates = np.flatnonzero(np.isin(hashes, test_hashes))
-    rows = test.rows[torch.from_numpy(np.isin(test_hashes, hashes[candidates]))]
-    known = {test.images[row].tobytes() for row in rows.tolist()}
-    copies = torch.zeros(len(train), dtype=torch.bool)
-    copies[[index for index in candidates.tolist() if train.images[train.rows[index]].tobytes() in known]] = True
-    return copies
+    known = set(_digests(test))
+    return torch.tensor([digest in known for digest in _digests(train)])
 
 
-def _hash_images(split: ImageSplit) -> np.ndarray:
-    """Return a 64-bit hash of each image, fast enough to compute at every start."""
-    size = split.images[0].size
-    word = np.uint64 if size % 8 == 0 else np.uint8
-    weights = np.random.default_rng(0).integers(0, 2**63, size // np.dtype(word).itemsize, dtype=np.uint64) * 2 + 1
-    rows, hashes = split.rows.numpy(), np.empty(len(split), np.uint64)
-    for start in range(0, len(split), CHUNK):
-        words = split.images[rows[start : start + CHUNK]].reshape(-1, size).view(word)
-        hashes[start : start + CHUNK] = (words * weights).sum(1, dtype=np.uint64)
-    return hashes
+def _digests(split: ImageSplit) -> Iterator[bytes]:
+    return (hashlib.sha1(split.images[row].tobytes(), usedforsecurity=False).digest() for row in split.rows.tolist())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cuber.errors import CuberError
+from cuber.streams.splits import Data
 from cuber.streams.task import Stream, Task
 
 
@@ -19,13 +20,14 @@ def overlap_digits(
     Tasks have different training samples of a shared digit, and few of each, so later tasks can improve earlier ones.
     """
     sampler = DigitSampler(seed)
-    test = {digit: sampler.take(digit, test_per_class) for digit in range(10)}
+    images, labels = sampler.take(list(range(10)), test_per_class)
     tasks = []
     for start in range(0, 10, 2):
         digits = [(start + step) % 10 for step in range(4)]
-        train = [sampler.take(digit, train_per_class) for digit in digits]
-        validation = [sampler.take(digit, validation_per_class) for digit in digits if validation_per_class]
-        tasks.append(_task(digits, train, [test[digit] for digit in digits], validation))
+        train = sampler.take(digits, train_per_class)
+        validation = sampler.take(digits, validation_per_class) if validation_per_class else None
+        test = torch.cat([images[labels == digit] for digit in digits])
+        tasks.append(_task(digits, train, (test, torch.arange(4).repeat_interleave(test_per_class)), validation))
     return Stream("overlap-digits", tasks)
 
 
@@ -35,10 +37,9 @@ def split_digits(seed: int = 0, *, validation_per_class: int = 15, test_per_clas
     tasks = []
     for start in range(0, 10, 2):
         digits = [start, start + 1]
-        test = [sampler.take(digit, test_per_class) for digit in digits]
-        validation = [sampler.take(digit, validation_per_class) for digit in digits if validation_per_class]
-        train = [sampler.take(digit, sampler.remaining(digit)) for digit in digits]
-        tasks.append(_task(digits, train, test, validation))
+        test = sampler.take(digits, test_per_class)
+        validation = sampler.take(digits, validation_per_class) if validation_per_class else None
+        tasks.append(_task(digits, sampler.take(digits), test, validation))
     return Stream("split-digits", tasks)
 
 
@@ -75,27 +76,21 @@ class DigitSampler:
         self.x, y = load_digits()
         generator = torch.Generator().manual_seed(seed)
         rows = [(y == digit).nonzero().flatten() for digit in range(10)]
-        self._rows = [some[torch.randperm(len(some), generator=generator)] for some in rows]
+        self.rows = [some[torch.randperm(len(some), generator=generator)] for some in rows]
 
-    def remaining(self, digit: int) -> int:
-        """Return the number of images of a digit that have not been drawn."""
-        return len(self._rows[digit])
-
-    def take(self, digit: int, count: int) -> Tensor:
-        """Return the next ``count`` images of a digit."""
-        if not 0 < count <= self.remaining(digit):
-            raise CuberError(f"{count} more images of digit {digit} are wanted, but {self.remaining(digit)} are left")
-        taken, self._rows[digit] = self._rows[digit].split([count, self.remaining(digit) - count])
-        return self.x[taken]
-
-
-def _task(digits: list[int], train: list[Tensor], test: list[Tensor], validation: list[Tensor]) -> Task:
-    held_out = _labeled(validation) if validation else None
-    name = f"digits {digits[0]}-{digits[-1]}"
-    return Task(name, _labeled(train), _labeled(test), held_out, classes=len(digits))
+    def take(self, digits: list[int], count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the next ``count`` images of each digit, or all that are left, labeled by the digit's position."""
+        images, labels = [], []
+        for label, digit in enumerate(digits):
+            rows = self.rows[digit]
+            wanted = len(rows) if count is None else count
+            if not 0 < wanted <= len(rows):
+                raise CuberError(f"{wanted} more images of digit {digit} are wanted, but {len(rows)} are left")
+            images.append(self.x[rows[:wanted]])
+            labels.append(torch.full((wanted,), label))
+            self.rows[digit] = rows[wanted:]
+        return torch.cat(images), torch.cat(labels)
 
 
-def _labeled(images: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Concatenate the images of each class and label them with the position of the class."""
-    labels = [torch.full((len(some),), label) for label, some in enumerate(images)]
-    return torch.cat(images), torch.cat(labels)
+def _task(digits: list[int], train: Data, test: Data, validation: Data | None) -> Task:
+    return Task(f"digits {digits[0]}-{digits[-1]}", train, test, validation, classes=len(digits))

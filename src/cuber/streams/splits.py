@@ -18,12 +18,12 @@ Data = Any
 """Accepted by :func:`as_split`: ``(x, y)`` of tensors or arrays, a torch Dataset of such pairs, or a split."""
 
 
+@dataclass(frozen=True, eq=False)
 class TensorSplit:
     """Inputs and labels in memory."""
 
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x = x
-        self.y = y
+    x: Tensor
+    y: Tensor
 
     def __len__(self) -> int:
         return len(self.y)
@@ -47,12 +47,9 @@ class TensorSplit:
 class Transform:
     """Convert uint8 images, (N, H, W) or (N, H, W, C), to normalized float tensors (N, C, H, W).
 
-    Args:
-        mean: Mean of each channel, for pixels in [0, 1] and after padding.
-        std: Standard deviation of each channel.
-        padding: Number of black pixels to add on each side.
-        channels: Number of times to repeat the channel of a grayscale image.
-        order: Permutation of the pixels; the result is then (N, pixels).
+    ``mean`` and ``std`` are those of each channel, for pixels in [0, 1] and after ``padding`` black pixels were added
+    on each side. ``channels`` is the number of times to repeat the channel of a grayscale image. With ``order``, a
+    permutation of the pixels, the result is (N, pixels).
 
     >>> Transform(mean=(0.5,), std=(0.5,))(np.full((1, 2, 2), 255, np.uint8)).tolist()
     [[[[1.0, 1.0], [1.0, 1.0]]]]
@@ -93,8 +90,6 @@ class ImageSplit:
         self.rows = rows
         self.y = y
         self.transform = transform
-        if len(rows) != len(y):
-            raise CuberError(f"{len(rows)} images but {len(y)} labels")
         self.shape = transform.shape(self.images)
 
     def __len__(self) -> int:
@@ -111,16 +106,16 @@ class ImageSplit:
             yield self.transform(self.images[rows.numpy()]), self.y.index_select(0, chunk)
 
 
+@dataclass(eq=False)
 class DatasetSplit:
     """A torch Dataset of ``(x, label)`` pairs, whose samples are checked when they are read.
 
     ``where`` starts error messages; :class:`Task` sets ``classes``.
     """
 
-    def __init__(self, dataset: Dataset[Any], where: str, classes: int = 0) -> None:
-        self.dataset = dataset
-        self.where = where
-        self.classes = classes
+    dataset: Dataset[Any]
+    where: str
+    classes: int = 0
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]

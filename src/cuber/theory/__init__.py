@@ -6,9 +6,8 @@
 [True, True, True, True, True]
 """
 
-from cuber.theory.definitions import positive_correlation, sufficient_projection
 from cuber.theory.losses import Constant, Loss, estimated, largest_curvature, least_squares, logistic, power_iteration
-from cuber.theory.random_tasks import draw
+from cuber.theory.sweep import draw
 from cuber.theory.theorems import (
     Condition,
     Theorem,
@@ -19,7 +18,15 @@ from cuber.theory.theorems import (
     rule_2_beats_rule_1,
     theorems,
 )
-from cuber.theory.two_tasks import Trajectory, TwoTasks, follow, rule_1, rule_2
+from cuber.theory.two_tasks import (
+    Trajectory,
+    TwoTasks,
+    follow,
+    positive_correlation,
+    rule_1,
+    rule_2,
+    sufficient_projection,
+)
 
 __all__ = [
     "Condition",

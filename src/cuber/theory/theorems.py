@@ -88,7 +88,7 @@ def joint_loss_falls(path: Trajectory) -> Theorem:
 
 def joint_gradient_is_small(path: Trajectory) -> Theorem:
     """Theorem 1 (2): a bound on the smallest gradient norm of the joint loss. Does not need definition 2."""
-    tasks, old = path.tasks, float(path.tasks.g_old.norm())
+    tasks, (old, _) = path.tasks, path.tasks.norms
     terms = {
         "progress": 2 / (path.step_size * path.steps) * (tasks.joint(tasks.start) - tasks.lowest),
         "old gradient": 2 * old**2,
@@ -100,7 +100,7 @@ def joint_gradient_is_small(path: Trajectory) -> Theorem:
 def rule_2_beats_rule_1(path: Trajectory) -> Theorem:
     """Theorem 2 (1): after one step from w0, rule 2 has a lower joint loss than rule 1."""
     tasks, alpha, H = path.tasks, path.step_size, path.tasks.H.value
-    energy = float(tasks.g_new.norm()) ** 2
+    energy = tasks.norms[1] ** 2
     terms = {
         "rule 2's step": -alpha / 2 * (1 - alpha * H) * energy,
         "rule 1's step": alpha * (1 + alpha * H / 2) * (1 - tasks.ratio**2) * energy,
@@ -119,8 +119,7 @@ def old_loss_is_kept(path: Trajectory, eps2: float | None = None, *, sharper: bo
         sharper: Whether to bound the length of the path by ``||sum g2||^2 <= (sum ||g2||)^2`` instead of the paper's
             ``||sum g2||^2 <= K sum ||g2||^2``.
     """
-    tasks, alpha = path.tasks, path.step_size
-    old, H = float(tasks.g_old.norm()), tasks.H.value
+    tasks, alpha, H, (old, _) = path.tasks, path.step_size, path.tasks.H.value, path.tasks.norms
     least = min(path.cosines)
     required = least if eps2 is None else eps2
     length = sum(path.norms) ** 2 if sharper else path.steps * sum(norm**2 for norm in path.norms)
@@ -142,8 +141,7 @@ def theorems(path: Trajectory) -> list[Theorem]:
 
 def largest_step(tasks: TwoTasks, steps: int) -> float:
     """Return the step size that theorem 1 must stay below for ``steps`` steps, or 0 if it admits none."""
-    old, new = float(tasks.g_old.norm()), float(tasks.g_new.norm())
-    return largest_joint_step(tasks.cosine, tasks.H.value, tasks.B.value, steps, old, new)
+    return largest_joint_step(tasks.cosine, tasks.H.value, tasks.B.value, steps, *tasks.norms)
 
 
 def joint_loss_bounds(path: Trajectory) -> list[float]:
@@ -155,7 +153,7 @@ def joint_loss_bounds(path: Trajectory) -> list[float]:
 
 def old_loss_bounds(path: Trajectory) -> list[float]:
     """Return the bounds of the sharper theorem 2 (2) on the old task's loss after 0, 1, ... steps."""
-    alpha, old, H = path.step_size, float(path.tasks.g_old.norm()), path.tasks.H.value
+    alpha, H, (old, _) = path.step_size, path.tasks.H.value, path.tasks.norms
     so_far = zip(accumulate(path.cosines, min), accumulate(path.norms), strict=True)
     changes = [-alpha * least * old * length + alpha**2 * H / 4 * length**2 for least, length in so_far]
     return [path.old_losses[0] + change for change in (0.0, *changes)]
@@ -163,7 +161,7 @@ def old_loss_bounds(path: Trajectory) -> list[float]:
 
 def _gamma(path: Trajectory) -> float:
     tasks = path.tasks
-    return smallest_gamma(path.step_size, tasks.H.value, tasks.B.value, path.steps, float(tasks.g_old.norm()))
+    return smallest_gamma(path.step_size, tasks.H.value, tasks.B.value, path.steps, tasks.norms[0])
 
 
 def _step_conditions(path: Trajectory) -> list[Condition]:
@@ -180,5 +178,5 @@ def _lipschitz(path: Trajectory) -> Condition:
 
 
 def _correlation(path: Trajectory) -> Condition:
-    old, new = float(path.tasks.g_old.norm()), float(path.tasks.g_new.norm())
-    return Condition("positive correlation", path.tasks.cosine, at_least=smallest_eps2(_gamma(path), old, new))
+    required = smallest_eps2(_gamma(path), *path.tasks.norms)
+    return Condition("positive correlation", path.tasks.cosine, at_least=required)

@@ -1,4 +1,7 @@
-"""The setting of theorems 1 and 2: two tasks, and two update rules for learning the second after the first."""
+"""Definitions 1 and 2, and the setting of the theorems: two tasks, and two update rules for learning the second.
+
+The definitions return the largest epsilon for which they hold, computed as the CUBER learner computes it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from cuber.errors import CuberError
-from cuber.subspace import Projector
-from cuber.theory.definitions import positive_correlation, shape, sufficient_projection
+from cuber.subspace import Pool, Projector, PrunedGradient
 from cuber.theory.losses import Constant, Loss
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 """From the gradient of the new task and a basis of the old task's subspace to the update direction."""
+
+
+def sufficient_projection(gradient: Tensor, basis: Tensor) -> float:
+    """Definition 1: return ``||proj_S(g)|| / ||g||``, where S is spanned by an orthonormal basis, ``d x rank``.
+
+    >>> round(sufficient_projection(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0], [0.0]])), 6)
+    0.6
+    """
+    if basis.dim() != 2 or gradient.shape[-1:] != basis.shape[:1]:
+        raise CuberError(f"the gradient is {_shape(gradient)} and the basis {_shape(basis)}: give out x d and d x rank")
+    everything = torch.ones(1, basis.shape[1], dtype=torch.bool, device=basis.device)
+    return Pool(basis, everything).projection_ratios(torch.atleast_2d(gradient))[0]
+
+
+def positive_correlation(g_old: Tensor | PrunedGradient, g_new: Tensor) -> float:
+    """Definition 2: return the cosine between the last gradient of the old task and the first of the new one.
+
+    >>> round(positive_correlation(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 4.0])), 6)
+    0.6
+    """
+    if isinstance(g_old, PrunedGradient):
+        return g_old.cosine(g_new)
+    if g_old.shape != g_new.shape:
+        raise CuberError(f"the old gradient is {_shape(g_old)} and the new one {_shape(g_new)}: they must be alike")
+    return PrunedGradient.of(g_old, keep=1).cosine(g_new)
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "a number"
 
 
 def rule_1(gradient: Tensor, basis: Tensor) -> Tensor:
@@ -29,14 +61,10 @@ def rule_2(gradient: Tensor, basis: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TwoTasks:
-    """An old and a new task.
+    """The losses of an old and a new task.
 
-    Args:
-        old: Loss of the old task.
-        new: Loss of the new task.
-        start: Weight w0 at which the old task ended, ``out x d``.
-        basis: Orthonormal basis of the old task's input subspace, ``d x rank``.
-        lowest: Lower bound of the joint loss.
+    ``start`` is the weight w0 at which the old task ended, ``out x d``; ``basis`` an orthonormal basis of the old
+    task's input subspace, ``d x rank``; ``lowest`` a lower bound of the joint loss.
     """
 
     old: Loss
@@ -48,7 +76,7 @@ class TwoTasks:
     def __post_init__(self) -> None:
         if self.start.dim() != 2 or self.basis.dim() != 2 or self.basis.shape[0] != self.start.shape[1]:
             raise CuberError(
-                f"the weights are {shape(self.start)} and the basis {shape(self.basis)}: "
+                f"the weights are {_shape(self.start)} and the basis {_shape(self.basis)}: "
                 "give out x d and d x rank, the same d"
             )
         if self.new.lipschitz is None and not self.new.convex:
@@ -67,6 +95,11 @@ class TwoTasks:
     def g_new(self) -> Tensor:
         """Gradient g2(w0) of the new task."""
         return self.new.gradient(self.start)
+
+    @property
+    def norms(self) -> tuple[float, float]:
+        """``||g1(w0)||`` and ``||g2(w0)||``."""
+        return float(self.g_old.norm()), float(self.g_new.norm())
 
     @cached_property
     def ratio(self) -> float:
@@ -91,9 +124,8 @@ class TwoTasks:
         For a convex loss it is the norm of the first gradient: gradient descent with steps up to 1 / H never increases
         the norm of the gradient, nor, under rule 1, the norm of the component that is used.
         """
-        if self.new.convex:
-            return Constant(float(self.g_new.norm()), exact=True)
-        assert self.new.lipschitz is not None, "checked by __post_init__"
+        if self.new.convex or self.new.lipschitz is None:
+            return Constant(self.norms[1], exact=True)
         return self.new.lipschitz
 
 
