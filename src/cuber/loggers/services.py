@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cuber.errors import CuberError, CuberWarning, unknown
-from cuber.loggers.files import Logger
+from cuber.loggers.logger import Logger
 
 
 class ServiceLogger(Logger):
