@@ -72,12 +72,13 @@ class FastBackend(PlainBackend):
         """The free columns, d x f, and what the scaling multiplies along them, f x q."""
         if scaling is None or constraint is None or not scaling.matrix.requires_grad:
             return
-        self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
-        if len(constraint.free_columns):
-            left = torch.eye(scaling.basis.shape[1]).to(scaling.basis) if scaling.left is None else scaling.left
-            left = left[constraint.free_columns]
-            self._read = self._read - constraint.free_start.to(left) @ left
-            self._moving = constraint.free.to(left), left
+        with torch.autocast(scaling.basis.device.type, enabled=False):  # tasks are also shown inside an autocast
+            self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
+            if len(constraint.free_columns):
+                left = torch.eye(scaling.basis.shape[1]).to(scaling.basis) if scaling.left is None else scaling.left
+                left = left[constraint.free_columns]
+                self._read = self._read - constraint.free_start.to(left) @ left
+                self._moving = constraint.free.to(left), left
 
     # Forward
 
