@@ -17,8 +17,6 @@ from cuber.streams import Stream
 from cuber.training.config import TrainingConfig, training_options
 from cuber.training.randomness import check_seed
 
-TEXTS, TABLES = ("benchmark", "method", "protocol", "data_dir"), ("settings", "options")
-"""Fields that must be text or None, and those that must be tables."""
 LIMITS = {"threads": (1, 1024), "train_per_task": (1, LARGEST), "test_per_task": (1, LARGEST)}
 """The smallest and largest values of fields."""
 
@@ -36,11 +34,8 @@ def _add_training_fields(cls: type) -> type:
 class Experiment:
     """Everything that decides a result, validated; None: as the benchmark has it.
 
-    Besides the fields below it has those of TrainingConfig, such as ``epochs`` and ``lr``.
-
-    Args:
-        settings: Hyper-parameters of the method; they override those of the benchmark.
-        options: Options of the stream; they override those of the protocol.
+    Besides the fields below it has those of TrainingConfig, such as ``epochs`` and ``lr``. ``settings`` are those of
+    the method, and ``options`` those of the stream.
     """
 
     benchmark: str = next(iter(BENCHMARKS))
@@ -137,11 +132,11 @@ class Experiment:
         return protocols[name]
 
     def _check_kinds(self) -> None:
-        for name in TEXTS:
+        for name in ("benchmark", "method", "protocol", "data_dir"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | os.PathLike):
                 raise CuberError(f"{name} must be text, not {short(value)}")
-        for name in TABLES:
+        for name in ("settings", "options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
         if self.tasks is not None and not is_number(self.tasks, whole=True):
