@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cuber.core.settings import settings_of
-from cuber.experiments.benchmark import Benchmark
-from cuber.experiments.presets import BENCHMARKS
+from cuber.experiments.presets import BENCHMARKS, Benchmark
 from cuber.methods import METHODS, Method, all_methods
 
 
