@@ -22,8 +22,8 @@ from torch.nn import functional
 from cuber.core.batches import Batch
 from cuber.errors import CuberError
 from cuber.experiments import BENCHMARKS, Experiment
+from cuber.experiments.experiment import limited
 from cuber.experiments.grid import numbers
-from cuber.experiments.run import limited
 from cuber.methods.cuber import CUBER, PAPER
 from cuber.report.statistics import mean, rank_correlation
 from cuber.streams import Stream

@@ -25,7 +25,7 @@ def averages(benchmark: str, method: str, seeds: range) -> tuple[float, float]:
 
 
 def test_on_permuted_digits_gpm_forgets_less_than_finetune_and_trgp_and_cuber_know_more_than_gpm() -> None:
-    seeds = range(3)
+    seeds = range(1)  # one is enough: the differences are tens of points
     _, finetune_bwt = averages("permuted-digits", "finetune", seeds)
     gpm_acc, gpm_bwt = averages("permuted-digits", "gpm", seeds)
     assert gpm_bwt > finetune_bwt + 10

@@ -66,13 +66,10 @@ def run_grid(
     fresh: bool = False,
     watch: Callable[[Sequence[JobStatus]], None] | None = None,
 ) -> list[JobStatus]:
-    """Run all experiments that are not finished.
+    """Run all experiments that are not finished; a resumed run keeps its number of threads.
 
     Args:
-        cells: The experiments and their directories. A resumed run keeps its number of threads, because the result
-            depends on it.
-        executor: Runs the jobs; any object with the ``submit`` of ``concurrent.futures`` whose workers can access the
-            directories.
+        executor: Any object with the ``submit`` of ``concurrent.futures`` whose workers can access the directories.
         retry: Run failed experiments again.
         fresh: Start all experiments over.
         watch: Called with all states about twice per second.
@@ -87,9 +84,10 @@ def run_grid(
         done, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
         for future in done:
             _end(futures[future], future)
-        for future in pending:
-            if future.running():
-                _advance(futures[future])
+        for job in (futures[future] for future in pending if future.running()):
+            job.done = part_done(job.cell)
+            if job.state == WAITING:
+                job.state, job.began, job.done_at_start = RUNNING, time.monotonic(), job.done
         if watch is not None:
             watch(jobs)
     return jobs
@@ -107,9 +105,8 @@ def _previous(cell: Cell, retry: bool) -> JobStatus:
         known = {table: values for table, values in config.items() if table in wanted}
         different = listed(list(differences(known, asked).values()))
         if different:
-            return job.update(
-                REFUSED, f"holds another run: {different}; choose another --out, or start over with --fresh"
-            )
+            advice = "choose another --out, or start over with --fresh"
+            return job.update(REFUSED, f"holds another run: {different}; {advice}")
         if (directory / FILE_NAME).exists():
             return job.finish()
         if (directory / ERROR).exists() and not retry:
@@ -118,12 +115,6 @@ def _previous(cell: Cell, retry: bool) -> JobStatus:
         return JobStatus(replace(cell, experiment=replace(cell.experiment, threads=threads)))
     except CuberError as error:
         return job.update(FAILED, str(error))
-
-
-def _advance(job: JobStatus) -> None:
-    job.done = part_done(job.cell)
-    if job.state == WAITING:
-        job.state, job.began, job.done_at_start = RUNNING, time.monotonic(), job.done
 
 
 def _end(job: JobStatus, future: Future[None]) -> None:

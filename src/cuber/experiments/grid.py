@@ -13,7 +13,7 @@ from typing import Any
 
 from cuber.core.settings import settings_of, short
 from cuber.errors import CuberError
-from cuber.experiments.config import Experiment
+from cuber.experiments.experiment import Experiment
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuber.core.settings import settings_of
-from cuber.experiments.benchmark import Benchmark
-from cuber.experiments.presets import BENCHMARKS
+from cuber.experiments.presets import BENCHMARKS, Benchmark
 from cuber.methods import METHODS, Method, all_methods
 
 
@@ -28,17 +26,6 @@ def benchmarks() -> list[Entry]:
     return [_benchmark(benchmark) for benchmark in BENCHMARKS.values()]
 
 
-def methods() -> list[Entry]:
-    """All methods, each with the settings that it adds to its parent's; methods of other packages come last."""
-    plugins = {name: method for name, method in all_methods().items() if name not in METHODS}
-    entries: list[Entry] = []
-    before: dict[str, type[Method]] = {}
-    for name, method in (*reversed(METHODS.items()), *plugins.items()):
-        entries.append(_method(name, method, before))
-        before |= {name: method} if name in METHODS else {}
-    return entries
-
-
 def _benchmark(benchmark: Benchmark) -> Entry:
     training = benchmark.training
     values = f"epochs {training.epochs}, batch size {training.batch_size}, lr {training.lr:g}"
@@ -55,24 +42,23 @@ def _benchmark(benchmark: Benchmark) -> Entry:
     return Entry(benchmark.name, f"{benchmark.help} ({values})", rows)
 
 
-def _method(name: str, method: type[Method], before: Mapping[str, type[Method]]) -> Entry:
-    parent = _parent(method, before)
-    inherited = settings_of(before[parent]) if parent is not None else {}
-    settings = [
-        (setting, str(default), what.help)
-        for setting, (default, what) in settings_of(method).items()
-        if setting not in inherited
-    ]
-    return Entry(name, (method.__doc__ or "").strip().split("\n")[0].rstrip("."), settings, parent)
-
-
-def _parent(method: type[Method], before: Mapping[str, type[Method]]) -> str | None:
-    """The last method before it whose settings it has, too, among its bases and the classes with the same bases."""
-    own = settings_of(method).keys()
-    related = [
-        name
-        for name, other in before.items()
-        if (issubclass(method, other) or other.__bases__ == method.__bases__ != (Method,))
-        and settings_of(other).keys() <= own
-    ]
-    return related[-1] if related else None
+def methods() -> list[Entry]:
+    """All methods, each with the settings that it adds to its parent's; methods of other packages come last."""
+    plugins = {name: method for name, method in all_methods().items() if name not in METHODS}
+    entries: list[Entry] = []
+    before: dict[str, type[Method]] = {}
+    for name, method in (*reversed(METHODS.items()), *plugins.items()):
+        own = settings_of(method)
+        # The last method before it whose settings it has, too, among its bases and the classes with the same bases
+        parents = [
+            other
+            for other, kind in before.items()
+            if (issubclass(method, kind) or kind.__bases__ == method.__bases__ != (Method,))
+            and settings_of(kind).keys() <= own.keys()
+        ]
+        parent = parents[-1] if parents else None
+        inherited = settings_of(before[parent]) if parent else {}
+        rows = [(key, str(default), what.help) for key, (default, what) in own.items() if key not in inherited]
+        entries.append(Entry(name, (method.__doc__ or "").strip().split("\n")[0].rstrip("."), rows, parent))
+        before |= {name: method} if name in METHODS else {}
+    return entries

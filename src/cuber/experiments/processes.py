@@ -18,7 +18,7 @@ from typing import Any
 
 from cuber.core.allocation import keep_freed_memory
 from cuber.errors import CuberError
-from cuber.experiments.config import Experiment
+from cuber.experiments.experiment import Experiment, run
 from cuber.loggers import Logger
 from cuber.runs.directory import OUTPUT, RunDirectory
 from cuber.runs.lock import RefusedError
@@ -32,8 +32,6 @@ class RunFailedError(CuberError):
 
 def work(experiment: Experiment, directory: str | os.PathLike[str], *, fresh: bool = False) -> None:
     """Run one experiment in its directory: the function that executors call."""
-    from cuber.experiments.run import run
-
     with Output(Path(directory) / OUTPUT) as output:
         held = RunDirectory(directory, fresh=fresh, keep_failures=True, loggers=[output])
         try:
@@ -77,7 +75,7 @@ class LocalProcesses(Executor):
         self._free = threading.Semaphore(jobs)
         self._context: Any = multiprocessing.get_context(METHOD)
         if METHOD == "forkserver":
-            self._context.set_forkserver_preload(["cuber.experiments.run"])
+            self._context.set_forkserver_preload(["cuber.experiments.experiment"])
         self._processes: set[BaseProcess] = set()
         self._threads: list[threading.Thread] = []
         self._stopped = False

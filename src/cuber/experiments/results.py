@@ -61,20 +61,16 @@ def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
-        for directory in _search(path):
+        if not path.exists():
+            raise CuberError(f"there is no {path}")
+        if not path.is_dir():
+            raise CuberError(f"{path} is a file: name the directory of a run, or one that holds several")
+        runs = list(_runs_below(path))
+        if not runs:
+            raise CuberError(f"there is no run in {path}: neither {CONFIG} nor {RESULT}, in it or below it")
+        for directory in runs:
             found.setdefault(directory.resolve(), directory)
     return [_read(directory) for directory in found.values()]
-
-
-def _search(path: Path) -> list[Path]:
-    if not path.exists():
-        raise CuberError(f"there is no {path}")
-    if not path.is_dir():
-        raise CuberError(f"{path} is a file: name the directory of a run, or one that holds several")
-    found = list(_runs_below(path))
-    if not found:
-        raise CuberError(f"there is no run in {path}: neither {CONFIG} nor {RESULT}, in it or below it")
-    return found
 
 
 def _runs_below(path: Path) -> Iterator[Path]:
@@ -91,12 +87,14 @@ def _read(directory: Path) -> RunRecord:
             config = read_config(directory)
         if (directory / RESULT).exists():
             return RunRecord(directory, FINISHED, config, Result.load(directory))
+        (learned, epoch), tasks = progress(directory), tasks_of(config)
+        count = pluralize(learned, "task") if tasks is None else f"{learned} of {pluralize(tasks, 'task')}"
+        how_far = f"{count} learned" + (f", epoch {epoch} of the next" if epoch else "")
         if (directory / ERROR).exists():
-            why = why_it_failed(directory)
-            return RunRecord(directory, FAILED, config, reason=f"{why} ({_how_far(directory, config)})")
+            return RunRecord(directory, FAILED, config, reason=f"{why_it_failed(directory)} ({how_far})")
     except CuberError as error:
         return RunRecord(directory, DAMAGED, config, reason=str(error))
-    return RunRecord(directory, STATES[is_held(directory)], config, reason=_how_far(directory, config))
+    return RunRecord(directory, STATES[is_held(directory)], config, reason=how_far)
 
 
 def why_it_failed(directory: Path) -> str:
@@ -105,19 +103,26 @@ def why_it_failed(directory: Path) -> str:
     try:
         lines = str(json.loads(path.read_text(encoding="utf-8"))["message"]).splitlines()
     except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise CuberError(f"{path} is damaged, or not the error of a run ({reason}): remove it") from error
+        raise CuberError(f"{path} is damaged, or not the error of a run ({error}): remove it") from error
     return lines[0] if lines else "no message"
 
 
 def progress(directory: Path) -> tuple[int, int]:
-    """Number of learned tasks and of epochs of the next task, by the log."""
+    """Number of learned tasks and of epochs of the next task, by the log; the last line of a killed run may be cut."""
     learned, epoch = 0, 0
-    for line in _log(directory / LOG):
-        if line["event"] == "evaluation":
-            learned, epoch = line["task"] + 1, 0
-        elif line["event"] == "epoch":
-            learned, epoch = line["task"], line["epoch"]
+    try:
+        lines = (directory / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return learned, epoch
+    for line in lines:
+        try:
+            values = json.loads(line)
+            if values["event"] == "evaluation":
+                learned, epoch = values["task"] + 1, 0
+            elif values["event"] == "epoch":
+                learned, epoch = values["task"], values["epoch"]
+        except (ValueError, TypeError, KeyError):
+            continue
     return learned, epoch
 
 
@@ -125,28 +130,6 @@ def tasks_of(config: Mapping[str, Any]) -> int | None:
     """Number of tasks in the configuration of a run."""
     tasks = _table(config, "stream").get("tasks")
     return len(tasks) if isinstance(tasks, list) else None
-
-
-def _how_far(directory: Path, config: Mapping[str, Any]) -> str:
-    """Progress as text: "3 of 10 tasks learned, epoch 7 of the next"."""
-    (learned, epoch), tasks = progress(directory), tasks_of(config)
-    count = pluralize(learned, "task") if tasks is None else f"{learned} of {pluralize(tasks, 'task')}"
-    return f"{count} learned" + (f", epoch {epoch} of the next" if epoch else "")
-
-
-def _log(path: Path) -> Iterator[dict[str, Any]]:
-    """The valid lines of a log; the last line of a killed run may be cut."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            values = {"event": None, "task": 0, "epoch": 0} | json.loads(line)
-        except (ValueError, TypeError):
-            continue
-        if isinstance(values["task"], int) and isinstance(values["epoch"], int):
-            yield values
 
 
 def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

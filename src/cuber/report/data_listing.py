@@ -35,7 +35,13 @@ def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> N
         state = Text(status.state, style=COLOURS[status.state])
         if status.layout:
             state.append(f"\n{status.layout}", style="dim")
-        table.add_row(Text(source.name, style="bold"), state, megabytes(size), where, Text(source.license))
+        table.add_row(
+            Text(source.name, style="bold"),
+            state,
+            f"{max(1, round(size / 1e6))} MB" if size else "-",
+            where,
+            Text(source.license),
+        )
     console.print(table)
 
 
@@ -58,15 +64,6 @@ def show_verdicts(name: str, verdicts: Iterable[FileCheck], console: Console) ->
 
 def _below(root: Path, path: Path) -> str:
     return str(path.relative_to(root)) + "/" * path.is_dir()
-
-
-def megabytes(size: int) -> str:
-    """A size in megabytes; a dash for 0.
-
-    >>> megabytes(169_001_437)
-    '169 MB'
-    """
-    return f"{max(1, round(size / 1e6))} MB" if size else "-"
 
 
 class DownloadBar:

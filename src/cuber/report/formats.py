@@ -135,11 +135,7 @@ def _latex_cell(column: Column, cell: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape the characters that are special in LaTeX.
-
-    >>> print(_escaped("lr=50% & norm_statistics"))
-    lr=50\\% \\& norm\\_statistics
-    """
+    """Escape the characters that are special in LaTeX."""
     return "".join(LATEX.get(character, character) for character in text)
 
 
@@ -154,20 +150,11 @@ def remarks(comparison: Comparison) -> list[str]:
 
 def as_json(comparison: Comparison, *, ensure_ascii: bool = False) -> str:
     """One object with the tables and the runs without a result."""
-    tables = [
-        {
-            "table": table.kind,
-            "benchmark": table.benchmark,
-            "title": table.title,
-            **table.context,
-            "rows": table.plain(),
-            "notes": table.notes,
-        }
-        for table in comparison.tables
-    ]
-    unfinished = [
-        {"directory": str(run.directory), "state": run.state, "reason": run.reason} for run in comparison.unfinished
-    ]
+    tables = []
+    for table in comparison.tables:
+        about = {"table": table.kind, "benchmark": table.benchmark, "title": table.title, **table.context}
+        tables.append({**about, "rows": table.plain(), "notes": table.notes})
+    unfinished = [{"directory": str(r.directory), "state": r.state, "reason": r.reason} for r in comparison.unfinished]
     return json.dumps({"tables": tables, "unfinished": unfinished}, indent=1, ensure_ascii=ensure_ascii)
 
 
@@ -187,10 +174,6 @@ def _csv(tables: list[Table]) -> str:
     return file.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[Comparison], str]] = {
-    "markdown": markdown,
-    "latex": latex,
-    "csv": as_csv,
-    "json": as_json,
-}
+FORMATS: Mapping[str, Callable[[Comparison], str]]
+FORMATS = {"markdown": markdown, "latex": latex, "csv": as_csv, "json": as_json}
 """Formats that return text; ``show_comparison`` prints the tables for the terminal."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from cuber.core.settings import settings_of
 from cuber.datasets import OFFICIAL_SIZE
-from cuber.experiments.config import Experiment
+from cuber.experiments.experiment import Experiment
 from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
 from cuber.experiments.results import RunRecord, load
 from cuber.report.model import Group, Report, Variant, setting_text

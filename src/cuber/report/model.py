@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from cuber import metrics
@@ -44,9 +45,7 @@ class Estimate:
         """
         values = list(values)
         known = [value for value in values if value is not None]
-        if not known or len(known) < len(values):
-            return None
-        return cls(statistics.mean(known), statistics.deviation(known))
+        return cls(statistics.mean(known), statistics.deviation(known)) if known and known == values else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +98,8 @@ class Variant:
     def pairs(self, other: Variant | None) -> list[tuple[Result, Result]]:
         """Results of both variants for each seed that both have, if they learned the same tasks."""
         theirs = other.by_seed if other is not None else {}
-        both = [(result, theirs[seed]) for seed, result in self.by_seed.items() if seed in theirs]
-        return [(ours, theirs) for ours, theirs in both if ours.tasks == theirs.tasks]
+        both = [(ours, theirs[seed]) for seed, ours in self.by_seed.items() if seed in theirs]
+        return [(ours, result) for ours, result in both if ours.tasks == result.tasks]
 
     def figure(self, name: str, *, bare: bool = False) -> Estimate | None:
         """ACC, BWT or forgetting over the seeds; ``bare``: of the bare weights, without telling the task."""
@@ -143,11 +142,8 @@ class Variant:
 
     def pool(self, layer: str, part: Callable[[Mapping[str, int]], float]) -> list[Estimate | None]:
         """A number computed from a layer's pool (its ``size`` and ``dimension``) after each task."""
-        pools = [[after.get(layer) for after in result.pool] for result in self.results]
-        return [
-            Estimate.of(None if pool is None else part(pool) for pool in by_seed)
-            for by_seed in zip(*pools, strict=False)
-        ]
+        pools = zip(*(result.pool for result in self.results), strict=False)
+        return [Estimate.of(part(pool[layer]) if layer in pool else None for pool in by_seed) for by_seed in pools]
 
     @cached_property
     def regimes(self) -> set[int]:
@@ -187,12 +183,9 @@ class Group:
     @cached_property
     def task_names(self) -> list[str]:
         """Names of the tasks of the longest stream; "" where the name depends on the seed."""
-        names: list[list[str]] = [[task["name"] for task in result.tasks] for result in self.results]
-        longest = max(names, key=len)
-        return [
-            name if all(other[place] == name for other in names if place < len(other)) else ""
-            for place, name in enumerate(longest)
-        ]
+        names = zip_longest(*([task["name"] for task in result.tasks] for result in self.results))
+        known = [{name for name in by_result if name is not None} for by_result in names]
+        return [one.pop() if len(one) == 1 else "" for one in known]
 
     @property
     def all_notes(self) -> list[str]:
@@ -201,16 +194,14 @@ class Group:
         for variant in self.variants:
             for note in variant.notes:
                 users.setdefault(note, []).append(variant.label)
-        shared = len(self.variants)
-        return [
-            *self.notes,
-            *(note if len(by) == shared else f"{', '.join(by)}: {note}" for note, by in users.items()),
-        ]
+        everyone = len(self.variants)
+        labeled = [note if len(by) == everyone else f"{', '.join(by)}: {note}" for note, by in users.items()]
+        return [*self.notes, *labeled]
 
     @property
     def machines(self) -> list[str]:
         """Versions and machines of the runs; times of different machines should not be compared."""
-        return sorted({_machine(result.machine) for result in self.results} - {""})
+        return sorted({_machine(result.machine) for result in self.results})
 
     def settings(self) -> tuple[dict[str, list[str]], dict[str, str]]:
         """Settings that differ between variants (one value per variant), and those that all share."""

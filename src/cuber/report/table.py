@@ -82,14 +82,8 @@ class Table:
 
     def plain(self) -> list[dict[str, Any]]:
         """The rows as values for CSV and JSON."""
-        return [
-            {
-                column.name + end: value
-                for column in self.columns
-                for end, value in column.parts(row.get(column.name)).items()
-            }
-            for row in self.rows
-        ]
+        parts = [[(c.name, c.parts(row.get(c.name))) for c in self.columns] for row in self.rows]
+        return [{name + end: value for name, cell in row for end, value in cell.items()} for row in parts]
 
     def cells(self, row: Row) -> list[MarkedCell]:
         """One row as cells of the page."""
@@ -144,8 +138,6 @@ VISIBLE = 0.05
 """Smaller changes of an accuracy in percent do not show with one decimal."""
 VARIANT = words("variant", "variant")
 SEEDS = number("n", "seeds", "d")
-
-
 VariantColumns = list[tuple[Column, Callable[[Variant], Any]]]
 
 

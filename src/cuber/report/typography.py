@@ -54,7 +54,7 @@ def seeds_text(seeds: Sequence[int]) -> str:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """Unit for times up to ``longest`` seconds, with its length in seconds."""
+    """Length in seconds and name of the unit for times up to ``longest``."""
     return (3600.0, "h") if longest >= 3 * 3600 else (60.0, "min") if longest >= 3 * 60 else (1.0, "s")
 
 

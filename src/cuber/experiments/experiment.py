@@ -1,24 +1,25 @@
-"""The description of one experiment: benchmark, method, and what differs from their presets."""
+"""One experiment: benchmark, method, and what differs from their presets; and how to run it."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from cuber.core.settings import LARGEST, check_values, is_number, short
 from cuber.errors import CuberError, unknown
-from cuber.experiments.benchmark import Benchmark, Protocol
-from cuber.experiments.presets import BENCHMARKS
+from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
 from cuber.methods import METHODS, Method, find_method
 from cuber.streams import Stream
+from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
 from cuber.training.config import TrainingConfig, training_options
 from cuber.training.randomness import check_seed
 
-TEXTS, TABLES = ("benchmark", "method", "protocol", "data_dir"), ("settings", "options")
-"""Fields that must be text or None, and those that must be tables."""
 LIMITS = {"threads": (1, 1024), "train_per_task": (1, LARGEST), "test_per_task": (1, LARGEST)}
 """The smallest and largest values of fields."""
 
@@ -36,11 +37,8 @@ def _add_training_fields(cls: type) -> type:
 class Experiment:
     """Everything that decides a result, validated; None: as the benchmark has it.
 
-    Besides the fields below it has those of TrainingConfig, such as ``epochs`` and ``lr``.
-
-    Args:
-        settings: Hyper-parameters of the method; they override those of the benchmark.
-        options: Options of the stream; they override those of the protocol.
+    Besides the fields below it has those of TrainingConfig, such as ``epochs`` and ``lr``. ``settings`` are those of
+    the method, and ``options`` those of the stream.
     """
 
     benchmark: str = next(iter(BENCHMARKS))
@@ -137,11 +135,11 @@ class Experiment:
         return protocols[name]
 
     def _check_kinds(self) -> None:
-        for name in TEXTS:
+        for name in ("benchmark", "method", "protocol", "data_dir"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | os.PathLike):
                 raise CuberError(f"{name} must be text, not {short(value)}")
-        for name in TABLES:
+        for name in ("settings", "options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
         if self.tasks is not None and not is_number(self.tasks, whole=True):
@@ -154,3 +152,49 @@ class Experiment:
                 raise CuberError(f"{self.benchmark} has no option '{name}' ({', '.join(users) or 'no benchmark'} has)")
             if value not in self.preset.options[name]:
                 raise unknown(name, str(value), map(str, self.preset.options[name]))
+
+
+def run(
+    experiment: Experiment,
+    directory: RunDirectory | str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    *,
+    theory: bool = False,
+) -> Result:
+    """Build the stream, the network and the method of an experiment, and learn; the seed decides all three.
+
+    Args:
+        directory: Where to keep the run; a run that was stopped is resumed, a finished one is only read.
+        theory: Also record how far the conditions of the theorems are met.
+    """
+    stream = experiment.stream()
+    with seeded(derive(experiment.seed, "network")):
+        model = experiment.preset.network(stream)
+    learner = experiment.method_class(model, **experiment.method_settings())
+    observer = None
+    if theory:
+        from cuber.training.theory_recorder import TheoryRecorder  # the only module that needs cuber.theory
+
+        observer = TheoryRecorder(learner)
+    with limited(experiment.threads or experiment.preset.threads):
+        return learn(
+            learner,
+            stream,
+            seed=experiment.seed,
+            progress=progress,
+            directory=directory,
+            about=experiment.about(),
+            observer=observer,
+            **dataclasses.asdict(experiment.training()),
+        )
+
+
+@contextmanager
+def limited(threads: int | None) -> Iterator[None]:
+    """Limit torch to a number of threads; None: no change."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
