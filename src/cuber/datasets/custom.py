@@ -200,10 +200,7 @@ def _class_names(items: Any, label: str) -> list[str] | None:
 
 
 def _dataset(
-    name: str,
-    arrays: tuple[Images, Labels, Images, Labels],
-    classes: tuple[str, ...],
-    notes: tuple[str, ...] = (),
+    name: str, arrays: tuple[Images, Labels, Images, Labels], classes: tuple[str, ...], notes: tuple[str, ...] = ()
 ) -> ImageDataset:
     images = arrays[0]
     some = images[:: len(images) // MAX_SAMPLES + 1] / np.float32(255)
