@@ -12,15 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cuber.datasets.readers.layout import (
-    SPLITS,
-    Block,
-    Images,
-    Notes,
-    block,
-    reading,
-    split_class,
-)
+from cuber.datasets.readers.layout import SPLITS, Block, Images, Notes, Reader, block, reading, split_class
 from cuber.datasets.source import DamagedError, Source
 from cuber.datasets.unpickle import load_dictionary, text
 
