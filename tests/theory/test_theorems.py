@@ -29,7 +29,7 @@ from cuber.theory import (
     theorems,
 )
 from cuber.theory.theorems import joint_loss_bounds, old_loss_bounds
-from cuber.theory.thresholds import sharper_backward_step, smallest_eps1
+from cuber.theory.thresholds import largest_backward_step, smallest_eps1
 from tests.theory.problems import at, line, two_tasks
 
 seeds = st.integers(0, 2**31)
@@ -131,7 +131,7 @@ def test_theorem_2_2_the_old_loss_is_kept_as_printed_and_sharpened(
     tasks = two_tasks(kind, seed)
     assume(tasks.cosine > 0.01)
     old = float(tasks.g_old.norm())
-    alpha = share * sharper_backward_step(tasks.cosine, tasks.H.value, tasks.B.value, count, old)
+    alpha = share * largest_backward_step(tasks.cosine, tasks.H.value, tasks.B.value, count, old, sharper=True)
     assume(alpha * tasks.H.value <= 1)  # as B is the first gradient, which larger steps may exceed
     path = follow(rule_2, tasks, alpha / (1 if sharper else math.sqrt(count)), count)
     theorem = old_loss_is_kept(path, sharper=sharper)
@@ -146,7 +146,7 @@ def test_the_sharper_bound_is_met_where_the_path_is_straight() -> None:
     old = line(2.0, lowest_at=0.0)
     new = line(1e-9, lowest_at=-1e9)  # pulls to the left with 1, almost everywhere
     tasks = TwoTasks(old, new, at(1.0), torch.eye(1).double())
-    count, largest = 8, sharper_backward_step(1.0, H=4.0, B=1.0, k=8, old=2.0)
+    count, largest = 8, largest_backward_step(1.0, H=4.0, B=1.0, k=8, old=2.0, sharper=True)
     just = follow(rule_2, tasks, largest, count)
     assert just.old_losses[-1] == pytest.approx(just.old_losses[0])
     assert follow(rule_2, tasks, 1.01 * largest, count).old_losses[-1] > just.old_losses[0]

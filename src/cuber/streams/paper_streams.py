@@ -71,12 +71,9 @@ def five_datasets(
 ) -> Stream:
     """Return CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST as tasks of 32x32 images with three channels.
 
-    Args:
-        seed: Determines the 5 % of the training images held out for validation.
-        order: ``"code"``, the order of the published code, or ``"paper"``, that of the paper's text.
-        mnist_twice: Replace Fashion-MNIST by MNIST, as the published code does with later versions of torchvision,
-            where its own FashionMNIST downloads MNIST.
-        data_dir: The data directory.
+    ``order`` is ``"code"``, that of the published code, or ``"paper"``, that of the paper's text. The seed determines
+    the 5 % held out for validation. ``mnist_twice`` replaces Fashion-MNIST by MNIST, as the published code does with
+    later versions of torchvision, where its own FashionMNIST downloads MNIST.
     """
     if order not in ORDERS:
         raise unknown("order of 5-Datasets", order, ORDERS)

@@ -13,7 +13,6 @@ from cuber.theory.thresholds import (
     largest_backward_step,
     largest_joint_step,
     largest_smooth_step,
-    sharper_backward_step,
     smallest_eps1,
     smallest_eps2,
     smallest_gamma,
@@ -113,20 +112,17 @@ def rule_2_beats_rule_1(path: Trajectory) -> Theorem:
 def old_loss_is_kept(path: Trajectory, eps2: float | None = None, *, sharper: bool = False) -> Theorem:
     """Theorem 2 (2): K steps of rule 2 do not increase the old task's loss.
 
-    Args:
-        path: A path of rule 2.
-        eps2: Cosine that is required at every step (default: the smallest one of the path).
-        sharper: Whether to bound the length of the path by ``||sum g2||^2 <= (sum ||g2||)^2`` instead of the paper's
-            ``||sum g2||^2 <= K sum ||g2||^2``.
+    ``eps2`` is the cosine that is required at every step (default: the smallest one of the path). ``sharper`` bounds
+    the length of the path by ``||sum g2||^2 <= (sum ||g2||)^2`` instead of the paper's ``K sum ||g2||^2``.
     """
     tasks, alpha, H, (old, _) = path.tasks, path.step_size, path.tasks.H.value, path.tasks.norms
     least = min(path.cosines)
     required = least if eps2 is None else eps2
     length = sum(path.norms) ** 2 if sharper else path.steps * sum(norm**2 for norm in path.norms)
     terms = {"agreement": -alpha * required * old * sum(path.norms), "curvature": alpha**2 * H / 4 * length}
-    threshold = sharper_backward_step if sharper else largest_backward_step
+    largest = largest_backward_step(required, H, tasks.B.value, path.steps, old, sharper=sharper)
     conditions = [
-        Condition("step size", alpha, below=threshold(required, H, tasks.B.value, path.steps, old)),
+        Condition("step size", alpha, below=largest),
         _lipschitz(path),
         Condition("positive correlation at every step", least, at_least=required),
     ]
