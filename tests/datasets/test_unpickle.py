@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuber.datasets.source import DamagedError
+from cuber.datasets.registry import DamagedError
 from cuber.datasets.unpickle import load_plain
 from tests.datasets import files
 

@@ -14,7 +14,7 @@ from cuber.datasets.cache import load_cached
 from cuber.datasets.loading import ImageDataset, directory
 from cuber.datasets.readers.image_files import ImageReader, crop_image, image_files, read_list, subfolders
 from cuber.datasets.readers.layout import SPLITS, Block, Images, Labels, Layout, Notes
-from cuber.datasets.source import DamagedError, Location
+from cuber.datasets.registry import DamagedError, Location
 from cuber.errors import CuberError
 
 LabeledFiles = list[tuple[Path, str]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cuber.datasets.readers.layout import ARCHIVE_ERRORS, describe_damage
-from cuber.datasets.source import DamagedError, Download, Source
+from cuber.datasets.registry import DamagedError, Download, Source
 from cuber.errors import CuberError
 
 ATTEMPTS = 3

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from cuber.datasets.source import DamagedError
+from cuber.datasets.registry import DamagedError
 
 _NDARRAY = "numpy.ndarray"
 _KINDS = "biufSU"

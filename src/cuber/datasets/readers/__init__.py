@@ -7,7 +7,7 @@ from pathlib import Path
 from cuber.datasets.readers.array_files import ARRAY_FILES
 from cuber.datasets.readers.image_files import csv_layouts, letter_layouts
 from cuber.datasets.readers.layout import Layout, find_layouts
-from cuber.datasets.source import Source
+from cuber.datasets.registry import Source
 
 
 def find_layout(source: Source, root: Path) -> Layout | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cuber.datasets.readers.layout import SPLITS, Block, Images, Notes, Reader, block, reading, split_class
-from cuber.datasets.source import DamagedError, Source
+from cuber.datasets.registry import DamagedError, Source
 from cuber.datasets.unpickle import load_dictionary, text
 
 IDX_NAMES = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
