@@ -18,17 +18,20 @@ from cuber.theory import (
     Trajectory,
     TwoTasks,
     follow,
-    joint_gradient_is_small,
-    joint_loss_falls,
     largest_step,
-    old_loss_is_kept,
     rule_1,
     rule_2,
-    rule_2_beats_rule_1,
     sufficient_projection,
     theorems,
 )
-from cuber.theory.theorems import joint_loss_bounds, old_loss_bounds
+from cuber.theory.theorems import (
+    joint_gradient_is_small,
+    joint_loss_bounds,
+    joint_loss_falls,
+    old_loss_bounds,
+    old_loss_is_kept,
+    rule_2_beats_rule_1,
+)
 from cuber.theory.thresholds import largest_backward_step, smallest_eps1
 from tests.theory.problems import at, line, two_tasks
 

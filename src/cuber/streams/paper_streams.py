@@ -6,7 +6,7 @@ import torch
 
 from cuber.datasets import ImageDataset, Location, load
 from cuber.errors import unknown
-from cuber.streams.builders import class_stream, dataset_task
+from cuber.streams.builders import class_stream, make_task
 from cuber.streams.splits import ImageSplit, Transform
 from cuber.streams.task import Stream, Task
 
@@ -83,7 +83,7 @@ def five_datasets(
         again = mnist_twice and name == "fashion-mnist"
         dataset = load("mnist" if again else name, data_dir)
         title = "mnist again" if again else name
-        tasks.append(dataset_task(title, dataset, padded_transform(dataset), 0.05, generator))
+        tasks.append(make_task(title, dataset, padded_transform(dataset), 0.05, generator))
     return Stream("five-datasets", tasks, notes=["MNIST in the place of Fashion-MNIST"] if mnist_twice else [])
 
 
