@@ -156,11 +156,11 @@ def test_the_sharper_bound_is_met_where_the_path_is_straight() -> None:
 
 
 def test_a_condition_says_by_how_much_it_holds() -> None:
-    enough, too_large = Condition("cosine", 0.5, at_least=0.25), Condition("step size", 0.3, below=0.1)
+    enough, too_large = Condition("cosine", 0.5, ">=", 0.25), Condition("step size", 0.3, "<", 0.1)
     assert (enough.holds, enough.margin, str(enough)) == (True, 0.25, "cosine: 0.5 >= 0.25 holds")
     assert (too_large.holds, str(too_large)) == (False, "step size: 0.3 < 0.1 fails")
     assert too_large.margin == pytest.approx(-0.2)
-    assert not Condition("step size", 0.1, below=0.1).holds
+    assert not Condition("step size", 0.1, "<", 0.1).holds
 
 
 def test_every_number_of_the_theorems_by_hand() -> None:
