@@ -156,7 +156,7 @@ def _read_blocks(
             image = reader.read(path)
             if image is not None:
                 count += 1
-                yield Block(split, image[None], np.array([classes.index(label)]))
+                yield Block(split, image[None], np.array([classes.index(label)], np.int64))
         if not count:
             raise CuberError(f"{name}: none of its {split} images can be read, first {files[0][0]}")
     reader.report(notes)
