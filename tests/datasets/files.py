@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from cuber.datasets.readers.array_files import CIFAR_NAMES
+from cuber.datasets.readers.array_files import ARRAY_FILES
 
 
 def words(value: object) -> str:
@@ -78,7 +78,7 @@ def cifar_files(name: str, per_file: int = 8) -> dict[str, tuple[bytes, np.ndarr
     """Return the files of CIFAR by path: bytes, images, labels."""
     key, classes = ("labels", 10) if name == "cifar-10" else ("fine_labels", 100)
     made = {}
-    for seed, file in enumerate(CIFAR_NAMES[name]):
+    for seed, file in enumerate(ARRAY_FILES[name][1]):
         images = pictures(per_file, 32, 32, 3, seed=seed)
         labels = (np.arange(per_file) * 7 + seed) % classes
         made[file] = (python2_pickle({"data": channels_first(images), key: labels.tolist()}), images, labels)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cuber.datasets.fetch import unpack
-from cuber.datasets.source import DamagedError
+from cuber.datasets.registry import DamagedError
 from tests.datasets import files
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from cuber import datasets
 from cuber.cli.data import app
-from cuber.datasets.source import Download
+from cuber.datasets.registry import Download
 from tests.datasets import files
 from tests.datasets.conftest import Server
 

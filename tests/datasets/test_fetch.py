@@ -13,7 +13,7 @@ import pytest
 
 from cuber import datasets
 from cuber.datasets import fetch, registry
-from cuber.datasets.source import Download
+from cuber.datasets.registry import Download
 from cuber.errors import CuberError
 from tests.datasets import files
 from tests.datasets.conftest import Server

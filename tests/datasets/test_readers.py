@@ -10,7 +10,7 @@ import pytest
 
 from cuber import datasets
 from cuber.datasets import registry
-from cuber.datasets.readers import array_files, find_layout
+from cuber.datasets.readers import find_layout
 from cuber.errors import CuberWarning
 from tests.datasets import files
 
@@ -138,7 +138,9 @@ def test_mini_imagenet_csv_and_larger_images(tmp_path: Path) -> None:
 def test_mini_imagenet_pickles(tmp_path: Path, protocol: int) -> None:
     images = files.write_mini_pickles(tmp_path / "mini_imagenet", FEW.classes, protocol=protocol)
     assert blocks(tmp_path) == (SIXTHS, [], 3)
-    first = next(iter(array_files.pickle_layouts(FEW, tmp_path)[0].read([])))
+    layout = find_layout(FEW, tmp_path)
+    assert layout is not None
+    first = next(layout.read([]))
     np.testing.assert_array_equal(first.images, images[:5])
 
 

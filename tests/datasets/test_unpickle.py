@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuber.datasets.source import DamagedError
+from cuber.datasets.registry import DamagedError
 from cuber.datasets.unpickle import load_plain
 from tests.datasets import files
 
@@ -100,6 +100,7 @@ def test_refusal_names_what_was_asked_for() -> None:
     [
         b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R.",  # another codec
         b"\x80\x02cnumpy\ndtype\nX\x01\x00\x00\x00O\x85R.",  # a dtype of objects
+        b"\x80\x02cnumpy\ndtype\nU\x02u1\x85R(K\x03U\x02O,tb.",  # a byte order that adds a field of objects
         b"\x80\x02cnumpy\ndtype\n.",  # a function as a value
         b"\x80\x02cnumpy\ndtype\n}X\x08\x00\x00\x00functionK\x01sb.",  # a state for a function
         b"\x80\x02Qprobe.",  # a persistent identifier

@@ -61,7 +61,7 @@ def test_every_sample_of_a_stream_has_the_same_chance_and_none_two_places() -> N
 
 
 def test_every_pair_that_could_be_kept_of_four_is_kept_equally_often() -> None:
-    source, repetitions, hits = generator(2), 1200, dict.fromkeys(combinations(range(4), 2), 0)
+    source, repetitions, hits = generator(2), 600, dict.fromkeys(combinations(range(4), 2), 0)
     for _ in range(repetitions):
         earlier = Reservoir(2, source).read(numbers(0, 3))
         before = [int(sample.rows[1]) for sample in earlier.new()]

@@ -7,19 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuber.theory import (
-    TwoTasks,
-    follow,
-    joint_gradient_is_small,
-    joint_loss_falls,
-    largest_step,
-    least_squares,
-    old_loss_is_kept,
-    positive_correlation,
-    rule_1,
-    rule_2,
-    rule_2_beats_rule_1,
-)
+from cuber.theory import TwoTasks, follow, largest_step, least_squares, positive_correlation, rule_1, rule_2
+from cuber.theory.theorems import joint_gradient_is_small, joint_loss_falls, old_loss_is_kept, rule_2_beats_rule_1
 from cuber.theory.thresholds import largest_backward_step, largest_joint_step
 from tests.theory.problems import at, line, two_tasks
 

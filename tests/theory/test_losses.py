@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cuber.errors import CuberError
-from cuber.theory import Constant, Loss, TwoTasks, draw, estimated, follow, largest_curvature, power_iteration, rule_2
+from cuber.theory import Constant, Loss, TwoTasks, draw, estimated, follow, power_iteration, rule_2
+from cuber.theory.losses import largest_curvature
 from tests.theory.problems import MAKERS, D, at, line, two_tasks
 
 

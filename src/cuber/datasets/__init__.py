@@ -14,8 +14,7 @@ from cuber.datasets.loading import (
     status,
     statuses,
 )
-from cuber.datasets.registry import SOURCES, find
-from cuber.datasets.source import Location, Source
+from cuber.datasets.registry import SOURCES, Location, Source, find
 
 __all__ = [
     "OFFICIAL_SIZE",

@@ -96,14 +96,12 @@ def _fill(folder: Path, layout: Layout) -> None:
     try:
         _write(temporary, layout)
         temporary.chmod(0o755)
-        try:
+        if _open(folder) is None:  # missing or damaged, not written by another process
+            shutil.rmtree(folder, ignore_errors=True)
             temporary.rename(folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            if _open(folder) is None:  # damaged, not written by another process
-                shutil.rmtree(folder)
-                temporary.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
+            raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -14,7 +14,7 @@ from cuber.datasets.cache import load_cached
 from cuber.datasets.loading import ImageDataset, directory
 from cuber.datasets.readers.image_files import ImageReader, crop_image, image_files, read_list, subfolders
 from cuber.datasets.readers.layout import SPLITS, Block, Images, Labels, Layout, Notes
-from cuber.datasets.source import DamagedError, Location
+from cuber.datasets.registry import DamagedError, Location
 from cuber.errors import CuberError
 
 LabeledFiles = list[tuple[Path, str]]
@@ -156,7 +156,7 @@ def _read_blocks(
             image = reader.read(path)
             if image is not None:
                 count += 1
-                yield Block(split, image[None], np.array([classes.index(label)]))
+                yield Block(split, image[None], np.array([classes.index(label)], np.int64))
         if not count:
             raise CuberError(f"{name}: none of its {split} images can be read, first {files[0][0]}")
     reader.report(notes)
@@ -200,10 +200,7 @@ def _class_names(items: Any, label: str) -> list[str] | None:
 
 
 def _dataset(
-    name: str,
-    arrays: tuple[Images, Labels, Images, Labels],
-    classes: tuple[str, ...],
-    notes: tuple[str, ...] = (),
+    name: str, arrays: tuple[Images, Labels, Images, Labels], classes: tuple[str, ...], notes: tuple[str, ...] = ()
 ) -> ImageDataset:
     images = arrays[0]
     some = images[:: len(images) // MAX_SAMPLES + 1] / np.float32(255)

@@ -7,26 +7,18 @@ import tarfile
 import tempfile
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from cuber.datasets.readers.layout import ARCHIVE_ERRORS, describe_damage
-from cuber.datasets.source import DamagedError, Download, Source
+from cuber.datasets.registry import DamagedError, Download, Source
 from cuber.errors import CuberError
 
 ATTEMPTS = 3
 PAUSE = 2.0
 """Seconds before the second attempt; the third waits twice as long."""
 TIMEOUT = 30.0
-
-
-class Bar(Protocol):
-    """Progress bar, as pooch calls it."""
-
-    total: int
-
-    def update(self, count: int) -> None: ...
-    def reset(self) -> None: ...
-    def close(self) -> None: ...
+Bar = Any
+"""Progress bar, as pooch calls it: ``total``, ``update``, ``reset`` and ``close``."""
 
 
 def get(source: Source, root: Path, bar: Bar | None = None) -> list[Path]:
@@ -108,11 +100,7 @@ def _cannot_write(error: OSError, path: Path) -> CuberError:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Extract the archive's folder of the same name, or all its members, as ``folder``, replacing an earlier one.
-
-    Raises:
-        DamagedError: The archive is truncated, or has a member that is not a file or lies outside the folder.
-    """
+    """Extract the archive's folder of the same name, or all its members, as ``folder``, replacing an earlier one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         inside = Path(temporary) / "unpacked"

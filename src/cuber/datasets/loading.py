@@ -11,8 +11,7 @@ from cuber.datasets.cache import Arrays, load_cached
 from cuber.datasets.fetch import md5_of
 from cuber.datasets.readers import find_layout
 from cuber.datasets.readers.layout import Images, Labels, Layout
-from cuber.datasets.registry import SOURCES, find
-from cuber.datasets.source import Location, Source
+from cuber.datasets.registry import SOURCES, Location, Source, find
 from cuber.errors import CuberError
 
 PRESENT, INCOMPLETE, MISSING = "present", "incomplete", "missing"

@@ -1,4 +1,4 @@
-"""The seven datasets: files, mirrors, checksums, licenses, citations.
+"""Descriptions of datasets, and the seven that are known: files, mirrors, checksums, licenses, citations.
 
 Origin of the md5: CIFAR's archives and Fashion-MNIST's files from their home pages; MNIST's, SVHN's and CIFAR's python
 batches from torchvision; unpacked idx files computed from copies with the official content; notMNIST, which has no
@@ -8,10 +8,92 @@ official one, as recorded by several independent projects. miniImageNet, which w
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from cuber.datasets.source import Download, Location, Source
-from cuber.errors import unknown
+from cuber.errors import CuberError, unknown
+
+Location = str | os.PathLike[str]
+
+
+class DamagedError(Exception):
+    """A file has wrong content; the message is the rest of a sentence that starts with its name."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file to download to ``path``, below the data directory; an archive is unpacked beside it to ``unpacks_to``."""
+
+    path: str
+    urls: tuple[str, ...]
+    size: int
+    md5: str
+    unpacks_to: str | None = None
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+
+@dataclass(frozen=True)
+class Source:
+    """Description of a dataset.
+
+    ``train`` and ``test`` are the numbers of images of the official dataset, ``mean`` and ``std`` those of each channel
+    for pixels in [0, 1], as in the benchmarks' protocols. ``folders`` are searched below the data directory; the first
+    is the download target. ``contents`` has the md5 of unpacked files. ``how_to_get`` is the advice for a dataset that
+    cannot be downloaded, and ``data_dir`` the data directory to name in advice, if the user has given one.
+    """
+
+    name: str
+    title: str
+    license: str
+    citation: str
+    classes: tuple[str, ...]
+    train: int
+    test: int
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    folders: tuple[str, ...]
+    downloads: tuple[Download, ...] = ()
+    contents: Mapping[str, str] = field(default_factory=dict)
+    how_to_get: str = ""
+    data_dir: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of bytes to download."""
+        return sum(download.size for download in self.downloads)
+
+    @property
+    def command(self) -> str:
+        """Command that downloads the dataset."""
+        where = f" --data-dir {shlex.quote(self.data_dir)}" if self.data_dir else ""
+        return f"cuber data get {self.name}{where}"
+
+    def md5(self, filename: str) -> str | None:
+        """Return the official md5 of a file, or None if none was published."""
+        downloads = {download.name: download.md5 for download in self.downloads}
+        return downloads.get(filename) or self.contents.get(filename)
+
+    def advice(self, path: Path) -> str:
+        """Return the checksum of a file and how to get it."""
+        md5 = self.md5(path.name)
+        checksum = f"its md5 is {md5}" if md5 else "no official checksum of it is known"
+        if not self.downloads:
+            return f"{checksum}; {self.how_to_get}, and put it at {path}"
+        same = [file for file in self.downloads if file.name.removesuffix(".gz") == path.name.removesuffix(".gz")]
+        file = (same or self.downloads)[0]
+        how = "download" if file.name == path.name else "download and unpack"
+        return f"{checksum}; run '{self.command}', or {how} {file.urls[0]} and put it at {path}"
+
+    def error(self, path: Path, what: str) -> CuberError:
+        """Return the error for a file that is missing or damaged."""
+        return CuberError(f"{self.name}: {path} {what}; {self.advice(path)}")
+
 
 _DIGITS = tuple("0123456789")
 _CIFAR_100_CLASSES = """
@@ -65,7 +147,7 @@ def _idx_downloads(
 
 
 MNIST = Source(
-    name="mnist", title="MNIST", homepage="http://yann.lecun.com/exdb/mnist/", license="CC BY-SA 3.0",
+    name="mnist", title="MNIST", license="CC BY-SA 3.0",
     citation="LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, 1998",
     classes=_DIGITS, train=60_000, test=10_000, shape=(28, 28), mean=(0.1307,), std=(0.3081,),
     folders=("MNIST/raw", "MNIST", "mnist/raw", "mnist"),
@@ -74,20 +156,17 @@ MNIST = Source(
 )
 FASHION_MNIST = Source(
     name="fashion-mnist", title="Fashion-MNIST", license="MIT",
-    homepage="https://github.com/zalandoresearch/fashion-mnist",
     citation="Xiao, Rasul and Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking, 2017",
     classes=(
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     ),
     train=60_000, test=10_000, shape=(28, 28), mean=(0.2860,), std=(0.3530,),
-    folders=(
-        "FashionMNIST/raw", "FashionMNIST", "fashion-mnist/raw", "fashion-mnist", "fashion_mnist/raw", "fashion_mnist",
-    ),
+    folders=("FashionMNIST/raw", "FashionMNIST", "fashion-mnist/raw", "fashion-mnist", "fashion_mnist"),
     downloads=_idx_downloads("FashionMNIST/raw", _FASHION_MIRRORS, _FASHION_FILES),
     contents={name: md5 for name, _, _, md5 in _FASHION_FILES},
 )
 CIFAR_10 = Source(
-    name="cifar-10", title="CIFAR-10", homepage=f"{_CIFAR_PAGE}cifar.html", license="none stated; cite the report",
+    name="cifar-10", title="CIFAR-10", license="none stated; cite the report",
     citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     train=50_000, test=10_000, shape=(32, 32, 3),
@@ -119,7 +198,7 @@ CIFAR_100 = replace(
     },
 )
 SVHN = Source(
-    name="svhn", title="SVHN, cropped digits", homepage=_SVHN_PAGE, license="non-commercial use only",
+    name="svhn", title="SVHN, cropped digits", license="non-commercial use only",
     citation="Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011",
     classes=_DIGITS, train=73_257, test=26_032, shape=(32, 32, 3),
     mean=(0.4377, 0.4438, 0.4728), std=(0.1980, 0.2010, 0.1970), folders=("SVHN", "svhn", ""),
@@ -133,7 +212,7 @@ SVHN = Source(
 )
 NOTMNIST = Source(
     name="notmnist", title="notMNIST, small", license="none stated; cite the page",
-    homepage="http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html", citation="Bulatov, notMNIST dataset, 2011",
+    citation="Bulatov, notMNIST dataset, 2011",
     classes=tuple("ABCDEFGHIJ"), shape=(28, 28), mean=(0.4180,), std=(0.4569,),
     # Of 18,726 files two are empty and 492 are duplicates; a tenth of each letter is for testing.
     train=16_414, test=1_818,
@@ -144,7 +223,7 @@ NOTMNIST = Source(
     ),
 )
 MINI_IMAGENET = Source(
-    name="miniimagenet", title="miniImageNet", homepage="https://github.com/twitter-research/meta-learning-lstm",
+    name="miniimagenet", title="miniImageNet",
     license="ImageNet's terms: non-commercial research and education",
     citation="Vinyals et al., Matching Networks for One Shot Learning, 2016; split of Ravi and Larochelle, 2017",
     classes=tuple(_MINI_IMAGENET_CLASSES.split()), train=50_000, test=10_000, shape=(84, 84, 3),

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from cuber.datasets.source import DamagedError
+from cuber.datasets.registry import DamagedError
 
 _NDARRAY = "numpy.ndarray"
 _KINDS = "biufSU"
@@ -59,13 +59,12 @@ class _Dtype:
     __slots__ = ("dtype",)
 
     def __init__(self, name: Any, *_: Any) -> None:
-        dtype = np.dtype(text(name))
-        if dtype.kind not in _KINDS or dtype.fields is not None or dtype.subdtype is not None:
-            raise DamagedError(f"is refused: it holds an array of {dtype}, not of plain numbers")
-        self.dtype = dtype
+        self.dtype = np.dtype(text(name))
+        if self.dtype.kind not in _KINDS or self.dtype.fields is not None or self.dtype.subdtype is not None:
+            raise DamagedError(f"is refused: it holds an array of {self.dtype}, not of plain numbers")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = np.dtype(text(state[1]) + self.dtype.str[1:])
+        self.__init__(text(state[1]) + self.dtype.str[1:])  # type: ignore[misc]  # the byte order, checked likewise
 
 
 class _Array:

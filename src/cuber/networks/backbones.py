@@ -11,12 +11,9 @@ from cuber.errors import CuberError
 
 
 class MLP(nn.Module):
-    """Linear layers with a ReLU after each but the last.
+    """Linear layers of the given widths, from the input to the output, with a ReLU after each but the last.
 
-    Args:
-        widths: Number of units of each layer, from the input to the output.
-        bias: Whether layers have a bias; the paper's network has none.
-        last_relu: Whether the last layer has a ReLU too, for a backbone.
+    The paper's network has no biases. ``last_relu`` adds a ReLU after the last layer, for a backbone.
 
     >>> MLP(784, 100, 100, 10)(torch.zeros(5, 1, 28, 28)).shape
     torch.Size([5, 10])
@@ -55,25 +52,16 @@ class AlexNet5(nn.Module):
         layers: list[nn.Module] = []
         width = channels
         for filters, kernel, dropout in self.convolutions:
-            layers += [
-                nn.Conv2d(width, filters, kernel, bias=False),
-                nn.BatchNorm2d(filters),
-                nn.ReLU(),
-                nn.Dropout(dropout),
-                nn.MaxPool2d(2),
-            ]
+            layers += [nn.Conv2d(width, filters, kernel, bias=False), nn.BatchNorm2d(filters)]
+            layers += [nn.ReLU(), nn.Dropout(dropout), nn.MaxPool2d(2)]
             width, side = filters, (side - kernel + 1) // 2
         if side < 1:
             raise CuberError("AlexNet5 needs images of at least 19x19 pixels; pad or enlarge them")
         layers.append(nn.Flatten())
         width *= side * side
         for _ in range(2):
-            layers += [
-                nn.Linear(width, self.features, bias=False),
-                nn.BatchNorm1d(self.features),
-                nn.ReLU(),
-                nn.Dropout(0.5),
-            ]
+            layers += [nn.Linear(width, self.features, bias=False), nn.BatchNorm1d(self.features)]
+            layers += [nn.ReLU(), nn.Dropout(0.5)]
             width = self.features
         self.layers = nn.Sequential(*layers)
 

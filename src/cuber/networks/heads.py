@@ -16,13 +16,8 @@ from cuber.errors import CuberError
 class MultiHead(nn.Module):
     """A backbone with one linear head per task. Learners select the head.
 
-    A head is trained with its task only; its gradients are never projected.
-
-    Args:
-        backbone: Module that returns ``features`` numbers per sample.
-        features: Number of inputs of each head.
-        classes_per_task: Number of outputs of each head.
-        bias: Whether heads have a bias.
+    The backbone returns ``features`` numbers per sample. A head is trained with its task only; its gradients are never
+    projected.
 
     >>> model = MultiHead(nn.Flatten(), features=64, classes_per_task=[2, 2, 3])
     >>> model.select_task(2)
@@ -82,18 +77,12 @@ class MultiHead(nn.Module):
     def _forward_each(self, features: Tensor, tasks: Tensor) -> Tensor:
         width = max(map(self.classes_of, range(len(self.heads))))
         order = tasks.argsort(stable=True)
+        values, counts = tasks.unique(return_counts=True)
         outputs = []
-        for task, rows in zip(*_runs(tasks[order]), strict=True):
-            output = self.heads[task](features[order[rows]])
+        for task, own in zip(values.tolist(), features[order].split(counts.tolist()), strict=True):
+            output = self.heads[task](own)
             outputs.append(functional.pad(output, (0, width - output.shape[1])))
         return torch.cat(outputs)[order.argsort()]
-
-
-def _runs(tasks: Tensor) -> tuple[list[int], list[slice]]:
-    """Return the tasks in a sorted tensor, and the slice of each."""
-    values, counts = tasks.unique_consecutive(return_counts=True)
-    ends = counts.cumsum(0).tolist()
-    return values.tolist(), [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def heads_of(model: nn.Module) -> list[MultiHead]:

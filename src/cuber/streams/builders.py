@@ -52,7 +52,7 @@ def stream_by_domains(
                 f"{title} has other classes than {next(iter(domains))}, first '{odd[0]}', so they cannot share a head; "
                 "pass shared_head=False"
             )
-        tasks.append(dataset_task(title, dataset, Transform(dataset.mean, dataset.std), held_out, generator))
+        tasks.append(make_task(title, dataset, Transform(dataset.mean, dataset.std), held_out, generator))
     return Stream(name, tasks, shared_head=shared_head)
 
 
@@ -86,40 +86,32 @@ def class_stream(
 ) -> Stream:
     """Make a task of each group of classes, given as ``(name, classes)``."""
     transform = Transform(dataset.mean, dataset.std)
-    tasks = [class_task(title, dataset, classes, transform, held_out, generator) for title, classes in groups]
+    tasks = [make_task(title, dataset, transform, held_out, generator, classes) for title, classes in groups]
     return Stream(name, tasks, notes=dataset.notes)
 
 
-def dataset_task(
-    name: str, dataset: ImageDataset, transform: Transform, held_out: float, generator: torch.Generator
-) -> Task:
-    """Make a task of all classes of a dataset, with the notes of the dataset."""
-    task = class_task(name, dataset, range(len(dataset.classes)), transform, held_out, generator)
-    task.notes = (*dataset.notes, *task.notes)
-    return task
-
-
-def class_task(
+def make_task(
     name: str,
     dataset: ImageDataset,
-    classes: Sequence[int],
     transform: Transform,
     held_out: float,
     generator: torch.Generator,
+    classes: Sequence[int] | None = None,
 ) -> Task:
-    """Make a task of some classes of a dataset, labeled by their position in ``classes``.
+    """Make a task of some classes of a dataset, labeled by their position in ``classes``, or of all with its notes.
 
     Training images that are also test images are left out, and a note says how many.
     """
+    notes = list(dataset.notes) if classes is None else []
+    classes = range(len(dataset.classes)) if classes is None else classes
     train = _class_split(dataset.train_images, dataset.train_labels, classes, transform)
     test = _class_split(dataset.test_images, dataset.test_labels, classes, transform)
     copies = _find_copies(train, test)
     if copies.all():
         raise CuberError(f"task '{name}': every training image is also a test image; give it others to test with")
-    notes = []
     if copies.any():
         train = train.subset((~copies).nonzero().flatten())
-        notes = [f"{pluralize(int(copies.sum()), 'training image')} left out, found among the test images too"]
+        notes += [f"{pluralize(int(copies.sum()), 'training image')} left out, found among the test images too"]
     task = Task(name, train, test, classes=len(classes), notes=notes)
     return task.split(held_out, generator) if held_out else task
 

@@ -6,7 +6,7 @@ import torch
 
 from cuber.datasets import ImageDataset, Location, load
 from cuber.errors import unknown
-from cuber.streams.builders import class_stream, dataset_task
+from cuber.streams.builders import class_stream, make_task
 from cuber.streams.splits import ImageSplit, Transform
 from cuber.streams.task import Stream, Task
 
@@ -71,12 +71,9 @@ def five_datasets(
 ) -> Stream:
     """Return CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST as tasks of 32x32 images with three channels.
 
-    Args:
-        seed: Determines the 5 % of the training images held out for validation.
-        order: ``"code"``, the order of the published code, or ``"paper"``, that of the paper's text.
-        mnist_twice: Replace Fashion-MNIST by MNIST, as the published code does with later versions of torchvision,
-            where its own FashionMNIST downloads MNIST.
-        data_dir: The data directory.
+    ``order`` is ``"code"``, that of the published code, or ``"paper"``, that of the paper's text. The seed determines
+    the 5 % held out for validation. ``mnist_twice`` replaces Fashion-MNIST by MNIST, as the published code does with
+    later versions of torchvision, where its own FashionMNIST downloads MNIST.
     """
     if order not in ORDERS:
         raise unknown("order of 5-Datasets", order, ORDERS)
@@ -86,7 +83,7 @@ def five_datasets(
         again = mnist_twice and name == "fashion-mnist"
         dataset = load("mnist" if again else name, data_dir)
         title = "mnist again" if again else name
-        tasks.append(dataset_task(title, dataset, padded_transform(dataset), 0.05, generator))
+        tasks.append(make_task(title, dataset, padded_transform(dataset), 0.05, generator))
     return Stream("five-datasets", tasks, notes=["MNIST in the place of Fashion-MNIST"] if mnist_twice else [])
 
 

@@ -77,10 +77,6 @@ class Transform:
             x.div_(255 * std).sub_(mean / std)
         return x if self.channels is None else x.expand(-1, self.channels, -1, -1).contiguous()
 
-    def shape(self, images: np.ndarray) -> tuple[int, ...]:
-        """Return the shape of one transformed image."""
-        return tuple(self(np.zeros((1, *images.shape[1:]), np.uint8)).shape[1:])
-
 
 class ImageSplit:
     """Rows of a uint8 image array, usually memory-mapped, that are read and transformed batch by batch."""
@@ -90,7 +86,7 @@ class ImageSplit:
         self.rows = rows
         self.y = y
         self.transform = transform
-        self.shape = transform.shape(self.images)
+        self.shape = tuple(transform(np.zeros((1, *images.shape[1:]), np.uint8)).shape[1:])
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -102,13 +102,9 @@ class Task:
 
 
 class Stream:
-    """Tasks in the order in which they are learned.
+    """Tasks in the order in which they are learned, and notes on them that results repeat.
 
-    Args:
-        name: Shown in results and error messages.
-        tasks: The tasks.
-        shared_head: Whether all tasks have the same classes and share one output layer; else each has its own head.
-        notes: Remarks on the stream that results repeat.
+    With ``shared_head`` all tasks have the same classes and share one output layer; else each has its own head.
     """
 
     def __init__(

@@ -6,18 +6,9 @@
 [True, True, True, True, True]
 """
 
-from cuber.theory.losses import Constant, Loss, estimated, largest_curvature, least_squares, logistic, power_iteration
+from cuber.theory.losses import Constant, Loss, estimated, least_squares, logistic, power_iteration
 from cuber.theory.sweep import draw
-from cuber.theory.theorems import (
-    Condition,
-    Theorem,
-    joint_gradient_is_small,
-    joint_loss_falls,
-    largest_step,
-    old_loss_is_kept,
-    rule_2_beats_rule_1,
-    theorems,
-)
+from cuber.theory.theorems import Condition, Theorem, largest_step, theorems
 from cuber.theory.two_tasks import (
     Trajectory,
     TwoTasks,
@@ -38,18 +29,13 @@ __all__ = [
     "draw",
     "estimated",
     "follow",
-    "joint_gradient_is_small",
-    "joint_loss_falls",
-    "largest_curvature",
     "largest_step",
     "least_squares",
     "logistic",
-    "old_loss_is_kept",
     "positive_correlation",
     "power_iteration",
     "rule_1",
     "rule_2",
-    "rule_2_beats_rule_1",
     "sufficient_projection",
     "theorems",
 ]

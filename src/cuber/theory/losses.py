@@ -35,14 +35,10 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """A loss and its constants.
+    """A loss as a function of the weight, and its constants.
 
-    Args:
-        value: The loss as a function of the weight.
-        smoothness: Lipschitz constant of the gradient.
-        lipschitz: Bound on the norm of the gradient. Not needed if the loss is convex, because gradient descent then
-            never increases the norm of its gradient.
-        convex: Whether the loss is convex.
+    ``smoothness`` is the Lipschitz constant of the gradient, ``lipschitz`` a bound on its norm, which a convex loss
+    does not need: gradient descent then never increases the norm of its gradient.
     """
 
     value: Value
@@ -83,10 +79,7 @@ def _largest_eigenvalue(inputs: Tensor) -> float:
 
 
 def estimated(value: Value, points: Sequence[Tensor]) -> Loss:
-    """Return a loss whose constants are the largest curvature and gradient norm at some points.
-
-    They are lower bounds of the true constants.
-    """
+    """Return a loss with the largest curvature and gradient norm at some points, lower bounds of its constants."""
     curvature = max(largest_curvature(value, point) for point in points)
     steepest = max(float(gradient(value, point).norm()) for point in points)
     return Loss(value, Constant(curvature, exact=False), Constant(steepest, exact=False))
@@ -106,11 +99,8 @@ def power_iteration(
 ) -> float:
     """Estimate the largest absolute eigenvalue of a symmetric matrix from below.
 
-    Args:
-        product: Multiplies the matrix by a vector.
-        like: Tensor with the shape, dtype and device of a vector.
-        tolerance: Relative change of the estimate below which the iteration stops.
-        min_iterations: Number of products before it may stop: the estimate may stall before it converges.
+    ``product`` multiplies the matrix by a vector shaped like ``like``. The iteration stops where the estimate changes
+    by less than the relative tolerance, but not before ``min_iterations``: it may stall before it converges.
     """
     generator = torch.Generator().manual_seed(0)  # leaves the global random state unchanged
     vector = torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)

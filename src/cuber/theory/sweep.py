@@ -152,14 +152,10 @@ class Sweep:
 def sweep(
     kind: str, angles: int = 13, seed: int = 0, steps: int = 20, step_size: float | None = None, old_steps: int = 2
 ) -> Sweep:
-    """Learn the new task by both rules at angles from 0 to 180 degrees.
+    """Learn tasks of :func:`cuber.theory.draw` by both rules, ``steps`` steps at angles from 0 to 180 degrees.
 
-    Args:
-        kind: Kind of task; see :func:`cuber.theory.draw`, also for ``seed`` and ``old_steps``.
-        angles: Number of angles.
-        steps: Number of steps of each rule.
-        step_size: Step size (default: 0.9 times the limit of theorem 1 at each angle; where the cosine is too small
-            for the theorem, of its other conditions).
+    The default step size is 0.9 times the limit of theorem 1 at each angle, or of its other conditions where the
+    cosine is too small for the theorem.
     """
     if angles < 2 or steps < 1:
         raise CuberError(f"a sweep takes at least 2 angles and 1 step, not {angles} and {steps}")

@@ -13,7 +13,6 @@ from cuber.theory.thresholds import (
     largest_backward_step,
     largest_joint_step,
     largest_smooth_step,
-    sharper_backward_step,
     smallest_eps1,
     smallest_eps2,
     smallest_gamma,
@@ -23,32 +22,24 @@ from cuber.theory.two_tasks import Trajectory, TwoTasks
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on a number: ``found >= at_least`` or ``found < below``, whichever limit is given."""
+    """A condition on a number: ``found >= asked`` or ``found < asked``."""
 
     name: str
     found: float
-    at_least: float | None = None
-    below: float | None = None
-
-    @property
-    def asked(self) -> float:
-        """The limit."""
-        limit = self.below if self.at_least is None else self.at_least
-        assert limit is not None, "a condition has one limit or the other"
-        return limit
+    relation: str
+    asked: float
 
     @property
     def margin(self) -> float:
         """Distance from the limit; negative if the condition fails."""
-        return self.asked - self.found if self.at_least is None else self.found - self.asked
+        return self.asked - self.found if self.relation == "<" else self.found - self.asked
 
     @property
     def holds(self) -> bool:
-        return self.margin > 0 if self.at_least is None else self.margin >= 0
+        return self.margin > 0 if self.relation == "<" else self.margin >= 0
 
     def __str__(self) -> str:
-        relation = "<" if self.at_least is None else ">="
-        return f"{self.name}: {self.found:.3g} {relation} {self.asked:.3g} {'holds' if self.holds else 'fails'}"
+        return f"{self.name}: {self.found:.3g} {self.relation} {self.asked:.3g} {'holds' if self.holds else 'fails'}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +61,6 @@ class Theorem:
         return sum(self.terms.values())
 
     def condition(self, name: str) -> Condition:
-        """Return a condition by its name."""
         return next(condition for condition in self.conditions if condition.name == name)
 
     def __str__(self) -> str:
@@ -105,7 +95,7 @@ def rule_2_beats_rule_1(path: Trajectory) -> Theorem:
         "rule 2's step": -alpha / 2 * (1 - alpha * H) * energy,
         "rule 1's step": alpha * (1 + alpha * H / 2) * (1 - tasks.ratio**2) * energy,
     }
-    projection = Condition("sufficient projection", tasks.ratio, at_least=smallest_eps1(alpha, H))
+    projection = Condition("sufficient projection", tasks.ratio, ">=", smallest_eps1(alpha, H))
     conditions = [*_step_conditions(path), projection, _correlation(path)]
     return Theorem("2 (1)", conditions, "F(rule 2) - F(rule 1)", terms)
 
@@ -113,22 +103,19 @@ def rule_2_beats_rule_1(path: Trajectory) -> Theorem:
 def old_loss_is_kept(path: Trajectory, eps2: float | None = None, *, sharper: bool = False) -> Theorem:
     """Theorem 2 (2): K steps of rule 2 do not increase the old task's loss.
 
-    Args:
-        path: A path of rule 2.
-        eps2: Cosine that is required at every step (default: the smallest one of the path).
-        sharper: Whether to bound the length of the path by ``||sum g2||^2 <= (sum ||g2||)^2`` instead of the paper's
-            ``||sum g2||^2 <= K sum ||g2||^2``.
+    ``eps2`` is the cosine that is required at every step (default: the smallest one of the path). ``sharper`` bounds
+    the length of the path by ``||sum g2||^2 <= (sum ||g2||)^2`` instead of the paper's ``K sum ||g2||^2``.
     """
     tasks, alpha, H, (old, _) = path.tasks, path.step_size, path.tasks.H.value, path.tasks.norms
     least = min(path.cosines)
     required = least if eps2 is None else eps2
     length = sum(path.norms) ** 2 if sharper else path.steps * sum(norm**2 for norm in path.norms)
     terms = {"agreement": -alpha * required * old * sum(path.norms), "curvature": alpha**2 * H / 4 * length}
-    threshold = sharper_backward_step if sharper else largest_backward_step
+    largest = largest_backward_step(required, H, tasks.B.value, path.steps, old, sharper=sharper)
     conditions = [
-        Condition("step size", alpha, below=threshold(required, H, tasks.B.value, path.steps, old)),
+        Condition("step size", alpha, "<", largest),
         _lipschitz(path),
-        Condition("positive correlation at every step", least, at_least=required),
+        Condition("positive correlation at every step", least, ">=", required),
     ]
     return Theorem("2 (2), sharper" if sharper else "2 (2)", conditions, "L1(w_K) - L1(w_0)", terms)
 
@@ -166,17 +153,17 @@ def _gamma(path: Trajectory) -> float:
 
 def _step_conditions(path: Trajectory) -> list[Condition]:
     return [
-        Condition("step size", path.step_size, below=largest_smooth_step(path.tasks.H.value)),
-        Condition("gamma", _gamma(path), below=1.0),
+        Condition("step size", path.step_size, "<", largest_smooth_step(path.tasks.H.value)),
+        Condition("gamma", _gamma(path), "<", 1.0),
         _lipschitz(path),
     ]
 
 
 def _lipschitz(path: Trajectory) -> Condition:
     """Check B along the path: it may be estimated, or the steps too long for its proof."""
-    return Condition("Lipschitz constant", path.tasks.B.value, at_least=max(path.norms))
+    return Condition("Lipschitz constant", path.tasks.B.value, ">=", max(path.norms))
 
 
 def _correlation(path: Trajectory) -> Condition:
     required = smallest_eps2(_gamma(path), *path.tasks.norms)
-    return Condition("positive correlation", path.tasks.cosine, at_least=required)
+    return Condition("positive correlation", path.tasks.cosine, ">=", required)

@@ -67,19 +67,12 @@ def largest_joint_step(cosine: float, H: float, B: float, K: int, old: float, ne
     return 0.0 if gamma is None else min(largest_smooth_step(H), gamma * old / (H * B * K) if H else math.inf)
 
 
-def largest_backward_step(eps2: float, H: float, B: float, k: int, old: float) -> float:
+def largest_backward_step(eps2: float, H: float, B: float, k: int, old: float, *, sharper: bool = False) -> float:
     """Return the step size up to which theorem 2 (2) holds for k steps, ``4 eps2 ||g1|| / (H B k^1.5)``.
+
+    ``sharper``: with k instead of k^1.5, which holds too; see theorems.old_loss_is_kept.
 
     >>> largest_backward_step(0.5, H=2, B=1, k=4, old=1), largest_backward_step(0.0, H=2, B=1, k=4, old=1)
     (0.125, 0.0)
     """
-    return max(0.0, 4 * eps2 * old / (H * B * k**1.5)) if H and B else math.inf
-
-
-def sharper_backward_step(eps2: float, H: float, B: float, k: int, old: float) -> float:
-    """Return the same with k instead of k^1.5, which holds too: see ``sharper`` in theorems.old_loss_is_kept.
-
-    >>> sharper_backward_step(0.5, H=2, B=1, k=4, old=1)
-    0.25
-    """
-    return largest_backward_step(eps2, H, B, k, old) * math.sqrt(k)
+    return max(0.0, 4 * eps2 * old / (H * B * k ** (1.0 if sharper else 1.5))) if H and B else math.inf

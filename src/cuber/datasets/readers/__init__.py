@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from cuber.datasets.readers import array_files, image_files
-from cuber.datasets.readers.layout import Layout
-from cuber.datasets.source import Source
-
-READERS: dict[str, tuple[Callable[[Source, Path], list[Layout]], ...]] = {
-    "mnist": (array_files.idx_layouts,),
-    "fashion-mnist": (array_files.idx_layouts,),
-    "cifar-10": (array_files.cifar_layouts,),
-    "cifar-100": (array_files.cifar_layouts,),
-    "svhn": (array_files.svhn_layouts,),
-    "notmnist": (image_files.letter_layouts,),
-    "miniimagenet": (array_files.pickle_layouts, image_files.csv_layouts),
-}
+from cuber.datasets.readers.array_files import ARRAY_FILES
+from cuber.datasets.readers.image_files import csv_layouts, letter_layouts
+from cuber.datasets.readers.layout import Layout, find_layouts
+from cuber.datasets.registry import Source
 
 
 def find_layout(source: Source, root: Path) -> Layout | None:
     """Return the layout of a dataset in a data directory with the fewest missing files, or None."""
-    layouts = [layout for find in READERS[source.name] for layout in find(source, root)]
+    layouts = find_layouts(source, root, *ARRAY_FILES[source.name]) if source.name in ARRAY_FILES else []
+    layouts += letter_layouts(source, root) if source.name == "notmnist" else []
+    layouts += csv_layouts(source, root) if source.name == "miniimagenet" else []
     return min(layouts, key=lambda layout: len(layout.missing), default=None)

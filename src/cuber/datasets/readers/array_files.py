@@ -5,38 +5,23 @@ from __future__ import annotations
 import gzip
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cuber.datasets.readers.layout import (
-    SPLITS,
-    Block,
-    Images,
-    Layout,
-    Notes,
-    block,
-    find_layouts,
-    reading,
-    split_class,
-)
-from cuber.datasets.source import DamagedError, Source
+from cuber.datasets.readers.layout import SPLITS, Block, Images, Notes, Reader, block, reading, split_class
+from cuber.datasets.registry import DamagedError, Source
 from cuber.datasets.unpickle import load_dictionary, text
 
 IDX_NAMES = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
-CIFAR_NAMES = {
-    "cifar-10": [f"cifar-10-batches-py/{name}" for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")],
-    "cifar-100": ["cifar-100-python/train", "cifar-100-python/test"],
-}
+CIFAR_10_NAMES = [f"cifar-10-batches-py/{name}" for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")]
+CIFAR_100_NAMES = ["cifar-100-python/train", "cifar-100-python/test"]
+SUBSETS = ("train", "val", "test")
 PIXELS = 3 * 32 * 32
 UNSIGNED_BYTE = 0x08
-
-
-def idx_layouts(source: Source, root: Path) -> list[Layout]:
-    """Find the four idx files of MNIST or Fashion-MNIST, compressed or not."""
-    return find_layouts(source, root, "idx files", IDX_NAMES, _read_idx_files)
 
 
 def _read_idx_files(source: Source, paths: Sequence[Path], notes: Notes) -> Iterator[Block]:
@@ -62,36 +47,23 @@ def read_idx(path: Path, dimensions: int) -> Images:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def cifar_layouts(source: Source, root: Path) -> list[Layout]:
-    """Find the unpacked python version of CIFAR."""
-    return find_layouts(source, root, "python version", CIFAR_NAMES[source.name], _read_cifar_files)
-
-
-def _read_cifar_files(source: Source, paths: Sequence[Path], notes: Notes) -> Iterator[Block]:
+def _read_each(
+    parse: Callable[[Path], tuple[Images, Any]], source: Source, paths: Sequence[Path], notes: Notes
+) -> Iterator[Block]:
+    """Read files that hold both images and labels; the names of those for testing begin with test."""
     for path in paths:
         with reading(source, path):
-            batch = block(source, "test" if path.name.startswith("test") else "train", *_read_batch(path))
-        yield batch
+            whole = block(source, "test" if path.name.startswith("test") else "train", *parse(path))
+        yield whole
 
 
 def _read_batch(path: Path) -> tuple[Images, Any]:
+    """Read a batch of CIFAR's python version."""
     named = load_dictionary(path)
     data, labels = named.get("data"), named.get("fine_labels", named.get("labels"))
     if labels is None or not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (PIXELS,):
         raise DamagedError(f"is a pickle, but without the images and labels of a CIFAR batch (it has {sorted(named)})")
     return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
-
-
-def svhn_layouts(source: Source, root: Path) -> list[Layout]:
-    """Find the two MATLAB files of SVHN's cropped digits."""
-    return find_layouts(source, root, "MATLAB files", [f"{split}_32x32.mat" for split in SPLITS], _read_svhn_files)
-
-
-def _read_svhn_files(source: Source, paths: Sequence[Path], notes: Notes) -> Iterator[Block]:
-    for split, path in zip(SPLITS, paths, strict=True):
-        with reading(source, path):
-            whole = block(source, split, *_read_mat(path))
-        yield whole
 
 
 def _read_mat(path: Path) -> tuple[Images, Any]:
@@ -108,12 +80,6 @@ def _read_mat(path: Path) -> tuple[Images, Any]:
         raise DamagedError("is a MATLAB file, but without the images X and the labels y of SVHN")
     labels = content["y"].reshape(-1)
     return content["X"].transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels)
-
-
-def pickle_layouts(source: Source, root: Path) -> list[Layout]:
-    """Find the three cached pickles of miniImageNet."""
-    names = [f"mini-imagenet-cache-{subset}.pkl" for subset in ("train", "val", "test")]
-    return find_layouts(source, root, "cached pickles", names, _read_pickles)
 
 
 def _read_pickles(source: Source, paths: Sequence[Path], notes: Notes) -> Iterator[Block]:
@@ -136,3 +102,14 @@ def _class_blocks(source: Source, images: np.ndarray, name: str, which: np.ndarr
         raise DamagedError(f"has indices for {name} that do not belong to its {len(images)} images")
     for split, some in split_class(which.tolist()).items():
         yield block(source, split, images[some], np.full(len(some), source.classes.index(name)))
+
+
+ARRAY_FILES: dict[str, tuple[str, list[str], Reader]] = {
+    "mnist": ("idx files", IDX_NAMES, _read_idx_files),
+    "fashion-mnist": ("idx files", IDX_NAMES, _read_idx_files),
+    "cifar-10": ("python version", CIFAR_10_NAMES, partial(_read_each, _read_batch)),
+    "cifar-100": ("python version", CIFAR_100_NAMES, partial(_read_each, _read_batch)),
+    "svhn": ("MATLAB files", ["train_32x32.mat", "test_32x32.mat"], partial(_read_each, _read_mat)),
+    "miniimagenet": ("cached pickles", [f"mini-imagenet-cache-{name}.pkl" for name in SUBSETS], _read_pickles),
+}
+"""Title, file names and reader of each dataset."""

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from cuber.datasets.readers.layout import Block, Images, Layout, Notes, block, split_class
-from cuber.datasets.source import DamagedError, Source
+from cuber.datasets.registry import DamagedError, Source
 from cuber.errors import CuberError, CuberWarning
 
 MAX_NAMED = 10
@@ -69,10 +69,7 @@ class ImageReader:
 def crop_image(image: Any, side: int, grey: bool) -> Images:
     """Scale the shorter edge to ``side`` and keep the center.
 
-    Args:
-        image: A PIL image, an array (H, W) or (H, W, C), or a tensor (C, H, W); uint8, or floats in [0, 1].
-        side: Width and height of the result.
-        grey: Whether to convert to grayscale.
+    The image is a PIL image, an array (H, W) or (H, W, C), or a tensor (C, H, W); uint8, or floats in [0, 1].
     """
     if not isinstance(image, Image.Image):
         image = _from_array(image)

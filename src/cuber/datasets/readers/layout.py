@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cuber.datasets.source import DamagedError, Source
+from cuber.datasets.registry import DamagedError, Source
 from cuber.errors import CuberError
 
 SPLITS = ("train", "test")
