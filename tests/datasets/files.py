@@ -15,8 +15,6 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from cuber.datasets.readers.array_files import ARRAY_FILES
-
 
 def words(value: object) -> str:
     """Test id of a parameter; archives contain the time, so their bytes cannot be one."""
@@ -74,20 +72,32 @@ def python2_pickle(batch: dict[str, object]) -> bytes:
     return out + b"."
 
 
-def cifar_files(name: str, per_file: int = 8) -> dict[str, tuple[bytes, np.ndarray, np.ndarray]]:
-    """Return the files of CIFAR by path: bytes, images, labels."""
-    key, classes = ("labels", 10) if name == "cifar-10" else ("fine_labels", 100)
-    made = {}
-    for seed, file in enumerate(ARRAY_FILES[name][1]):
+def cifar_files(name: str, version: str, per_file: int = 8) -> dict[str, tuple[bytes, np.ndarray, np.ndarray]]:
+    """Return the files of a version of CIFAR: bytes, images, labels."""
+    classes = 10 if name == "cifar-10" else 100
+    batches = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
+    names = batches if name == "cifar-10" else ["train", "test"]
+    files = {}
+    for seed, file in enumerate(names):
         images = pictures(per_file, 32, 32, 3, seed=seed)
         labels = (np.arange(per_file) * 7 + seed) % classes
-        made[file] = (python2_pickle({"data": channels_first(images), key: labels.tolist()}), images, labels)
-    return made
+        if version == "python":
+            key = "labels" if name == "cifar-10" else "fine_labels"
+            content = python2_pickle({"data": channels_first(images), key: labels.tolist()})
+        else:
+            heads = [labels] if name == "cifar-10" else [labels // 5, labels]
+            content = np.column_stack([*heads, channels_first(images)]).astype(np.uint8).tobytes()
+            file += ".bin"
+        files[file] = (content, images, labels)
+    return files
 
 
-def write_cifar(root: Path, name: str, per_file: int = 8) -> None:
-    for file, (content, _, _) in cifar_files(name, per_file).items():
-        write(root / file, content)
+CIFAR_FOLDERS = {
+    ("cifar-10", "python"): ("cifar-10-batches-py", "cifar-10-python.tar.gz"),
+    ("cifar-10", "binary"): ("cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
+    ("cifar-100", "python"): ("cifar-100-python", "cifar-100-python.tar.gz"),
+    ("cifar-100", "binary"): ("cifar-100-binary", "cifar-100-binary.tar.gz"),
+}
 
 
 def tar_bytes(members: Sequence[tuple[str, bytes] | tarfile.TarInfo], mode: str = "w:gz") -> bytes:

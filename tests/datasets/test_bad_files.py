@@ -85,13 +85,13 @@ def test_several_files_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"\0\0\x08", "no idx file of 3 dimensions: it begins with 000008"),
+        (b"\0\0\x08", "cut off within its header"),
         (b"<html>404 not found</html>", "no idx file of 3 dimensions: it begins with 3c68746d"),
-        (files.idx_bytes(files.pictures(30, 28, 28))[:-5], "it has 23515 bytes, and its header says (30, 28, 28)"),
-        (files.idx_bytes(files.pictures(30, 28, 28)) + b"x", "cut off or too long"),
-        (b"\0\0\x08\x03" + b"\xff" * 12, "its header says"),
+        (files.idx_bytes(files.pictures(30, 28, 28))[:-5], "cut off: 5 of 23520 bytes are missing"),
+        (files.idx_bytes(files.pictures(30, 28, 28)) + b"x", "longer than"),
+        (b"\0\0\x08\x03" + b"\xff" * 12, "its header promises"),
         (files.idx_bytes(files.pictures(30, 20, 20)), r"shape (20, 20) instead of uint8 (28, 28)"),
-        (files.idx_bytes(files.pictures(29, 28, 28)), "29 images and 30 labels"),
+        (files.idx_bytes(files.pictures(29, 28, 28)), "30 labels, 29 images"),
     ],
     ids=files.words,
 )
@@ -114,7 +114,7 @@ def test_packed_idx_cut_off(tmp_path: Path, keep: int) -> None:
 def test_no_gzip_at_all(tmp_path: Path) -> None:
     files.write_idx(tmp_path / "MNIST/raw", packed=True)
     files.write(tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz", b"plain")
-    assert "is damaged (Not a gzipped file" in complaint("mnist", tmp_path)
+    assert "damaged or cut off (Not a gzipped file" in complaint("mnist", tmp_path)
 
 
 def test_labels_out_of_range(tmp_path: Path) -> None:
@@ -123,7 +123,13 @@ def test_labels_out_of_range(tmp_path: Path) -> None:
     assert "labels that are not numbers from 0 to 9" in complaint("mnist", tmp_path)
 
 
-TRAIN = files.cifar_files("cifar-100")["cifar-100-python/train"][0]
+def cifar(root: Path, version: str, train: bytes) -> Path:
+    folder, _ = files.CIFAR_FOLDERS["cifar-100", version]
+    for file, (content, _, _) in files.cifar_files("cifar-100", version).items():
+        files.write(root / folder / file, train if file.startswith("train") else content)
+    return root / folder
+
+
 PICTURES = files.channels_first(files.pictures(8, 32, 32, 3))
 
 
@@ -132,9 +138,9 @@ PICTURES = files.channels_first(files.pictures(8, 32, 32, 3))
     [
         (b"", "cut off or no pickle"),
         (b"<html>", "cut off or no pickle"),
-        (TRAIN[:-100], "cut off or no pickle"),
-        (TRAIN[:20000], "cut off or no pickle"),
-        (pickle.dumps([1, 2]), "without the images and labels of a CIFAR batch (it has [])"),
+        (files.cifar_files("cifar-100", "python")["train"][0][:-100], "cut off or no pickle"),
+        (files.cifar_files("cifar-100", "python")["train"][0][:20000], "cut off or no pickle"),
+        (pickle.dumps([1, 2]), "not of a CIFAR batch"),
         (pickle.dumps({"data": [1]}), "without the images and labels of a CIFAR batch (it has ['data'])"),
         (files.python2_pickle({"data": PICTURES, "fine_labels": [1] * 7}), "8 images and 7 labels"),
         (files.python2_pickle({"data": PICTURES, "fine_labels": [100] * 8}), "not numbers from 0 to 99"),
@@ -142,13 +148,32 @@ PICTURES = files.channels_first(files.pictures(8, 32, 32, 3))
     ],
     ids=files.words,
 )
-def test_cifar(tmp_path: Path, content: bytes, what: str) -> None:
-    files.write_cifar(tmp_path, "cifar-100")
-    path = files.write(tmp_path / "cifar-100-python/train", content)
+def test_cifar_python(tmp_path: Path, content: bytes, what: str) -> None:
+    folder = cifar(tmp_path, "python", content)
     sentence = complaint("cifar-100", tmp_path)
     assert what in sentence
-    assert f"{path} " in sentence
+    assert f"{folder / 'train'} " in sentence
     assert "its md5 is 16019d7e3df5f24257cddd939b257f8d" in sentence
+
+
+@pytest.mark.parametrize("keep", [0, 1000, -1])
+def test_cifar_binary_cut_off(tmp_path: Path, keep: int) -> None:
+    cifar(tmp_path, "binary", files.cifar_files("cifar-100", "binary")["train.bin"][0][:keep])
+    sentence = complaint("cifar-100", tmp_path)
+    assert "are not records of 3074" in sentence
+    assert "no official checksum of it is known" in sentence
+
+
+def test_cifar_archive(tmp_path: Path) -> None:
+    made = files.cifar_files("cifar-100", "python")
+    whole = files.tar_bytes([(f"cifar-100-python/{name}", content) for name, (content, _, _) in made.items()])
+    archive = tmp_path / "cifar-100-python.tar.gz"
+    archive.write_bytes(whole[: len(whole) // 2])
+    assert f"{archive} is" in complaint("cifar-100", tmp_path)
+    archive.write_bytes(files.tar_bytes([("cifar-100-python/train", made["train"][0])]))
+    assert "has no test in it" in complaint("cifar-100", tmp_path)
+    archive.write_bytes(b"no archive")
+    assert "its md5 is eb9058c3a382ffc7106e4002c42a8d85" in complaint("cifar-100", tmp_path)
 
 
 def test_svhn(tmp_path: Path) -> None:
@@ -160,12 +185,19 @@ def test_svhn(tmp_path: Path) -> None:
         assert f"{path} is cut off or no MATLAB file" in complaint("svhn", tmp_path)
     for content, what in (
         ({"X": files.pictures(3, 32, 32, 3)}, "without the images X and the labels y"),
-        ({"X": files.pictures(3, 32, 32), "y": [1, 2, 3]}, "without the images X and the labels y"),
+        ({"X": files.pictures(3, 32, 32), "y": [1, 2, 3]}, "instead of (32, 32, 3, N)"),
         ({"X": files.pictures(32, 32, 3, 4), "y": np.array([1, 2, 3])}, "4 images and 3 labels"),
         ({"X": files.pictures(32, 32, 3, 2), "y": np.array([1, 11])}, "not numbers from 0 to 9"),
     ):
         savemat(path, content)
         assert what in complaint("svhn", tmp_path)
+
+
+def test_unknown_class_folder(tmp_path: Path) -> None:
+    files.write_notmnist(tmp_path / "notMNIST_small", 2)
+    (tmp_path / "notMNIST_small" / "K").mkdir()
+    sentence = complaint("notmnist", tmp_path)
+    assert f"{tmp_path}/notMNIST_small/K is not one of its 10 class folders (A, B, C, ...)" in sentence
 
 
 def test_class_without_folder_or_images(tmp_path: Path) -> None:
@@ -179,6 +211,21 @@ def test_class_without_folder_or_images(tmp_path: Path) -> None:
     assert "notMNIST_small/D is missing" in complaint("notmnist", tmp_path)
 
 
+def test_mini_imagenet_folders(tmp_path: Path) -> None:
+    image = files.pictures(1, 84, 84, 3)[0]
+    for split in ("train", "test"):
+        for name in FEW.classes:
+            files.write_image(tmp_path / "miniImageNet" / split / name / "0.jpg", image)
+    (tmp_path / "miniImageNet/test" / FEW.classes[1] / "0.jpg").write_bytes(b"damaged")
+    assert f"has no test image of {FEW.classes[1]} that can be read" in mini_complaint(tmp_path)
+    (tmp_path / "miniImageNet/test" / FEW.classes[1] / "0.jpg").unlink()
+    layout = find_layout(FEW, tmp_path)
+    assert layout is not None
+    assert layout.missing == (tmp_path / "miniImageNet/test" / FEW.classes[1],)
+    (tmp_path / "miniImageNet/train/cat").mkdir()
+    assert "train/cat is not one of its 4 class folders" in mini_complaint(tmp_path)
+
+
 def test_mini_imagenet_csv(tmp_path: Path) -> None:
     place = tmp_path / "miniImageNet"
     for subset in ("train", "val", "test"):
@@ -187,9 +234,12 @@ def test_mini_imagenet_csv(tmp_path: Path) -> None:
     assert layout is not None
     assert layout.missing == (place / "images/a.jpg",) * 3
     files.write_csv(place / "val.csv", [("a.jpg", "cat")])
-    assert "val.csv names cat, which is not one of its 4 classes" in mini_complaint(tmp_path)
+    assert "val.csv names the class cat" in mini_complaint(tmp_path)
+    for bad in ("../../a.jpg", ""):
+        files.write_csv(place / "val.csv", [(bad, FEW.classes[0])])
+        assert "val.csv has no filename and label" in mini_complaint(tmp_path)
     files.write(place / "val.csv", b"filename,label\n\xff\xfe,x")
-    assert "val.csv cannot be read as a csv file" in mini_complaint(tmp_path)
+    assert "val.csv is not a csv file" in mini_complaint(tmp_path)
 
 
 def test_mini_imagenet_pickles(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from cuber import datasets
 from cuber.cli.data import app
-from cuber.datasets.registry import Download
+from cuber.datasets.source import Download
 from tests.datasets import files
 from tests.datasets.conftest import Server
 
@@ -44,7 +44,9 @@ def test_directory_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_get(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = files.tar_bytes([(name, made[0]) for name, made in files.cifar_files("cifar-100").items()])
+    content = files.tar_bytes(
+        [(f"cifar-100-python/{name}", made[0]) for name, made in files.cifar_files("cifar-100", "python").items()]
+    )
     server.content["/a.tar.gz"] = content
     download = Download(
         "a.tar.gz", (server.url("/a.tar.gz"),), len(content), hashlib.md5(content).hexdigest(), "cifar-100-python"

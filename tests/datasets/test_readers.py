@@ -10,7 +10,7 @@ import pytest
 
 from cuber import datasets
 from cuber.datasets import registry
-from cuber.datasets.readers import find_layout
+from cuber.datasets.readers import find_layout, miniimagenet
 from cuber.errors import CuberWarning
 from tests.datasets import files
 
@@ -37,12 +37,27 @@ def test_idx(tmp_path: Path, name: str, folder: str, packed: bool) -> None:
     assert len(dataset.classes) == 10
 
 
+def test_old_names_of_idx_files(tmp_path: Path) -> None:
+    files.write_idx(tmp_path / "MNIST")
+    for path in list((tmp_path / "MNIST").iterdir()):
+        path.rename(path.with_name(path.name.replace("-idx", ".idx")))
+    assert len(datasets.load("mnist", tmp_path).train_images) == 30
+
+
 @pytest.mark.parametrize(
     ("name", "place"), [("cifar-10", ""), ("cifar-10", "cifar10"), ("cifar-100", ""), ("cifar-100", "cifar100")]
 )
-def test_cifar(tmp_path: Path, name: str, place: str) -> None:
-    made = files.cifar_files(name)
-    files.write_cifar(tmp_path / place, name)
+@pytest.mark.parametrize("version", ["python", "binary"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_cifar(tmp_path: Path, name: str, version: str, packed: bool, place: str) -> None:
+    folder, archive = files.CIFAR_FOLDERS[name, version]
+    made = files.cifar_files(name, version)
+    if packed:  # in an order that is not that of the batches
+        members = [(f"{folder}/{file}", content) for file, (content, _, _) in reversed(made.items())]
+        files.write(tmp_path / place / archive, files.tar_bytes(members))
+    else:
+        for file, (content, _, _) in made.items():
+            files.write(tmp_path / place / folder / file, content)
     dataset = datasets.load(name, tmp_path)
     *train, test = made.values()
     np.testing.assert_array_equal(dataset.train_images, np.concatenate([images for _, images, _ in train]))
@@ -106,6 +121,18 @@ def test_notmnist_split_does_not_depend_on_file_names(tmp_path: Path) -> None:
     np.testing.assert_array_equal(one.test_images, two.test_images)
 
 
+def test_mini_imagenet_folders_with_a_split_keep_it(tmp_path: Path) -> None:
+    for split, count in (("train", 2), ("test", 1)):
+        for position, name in enumerate(MINI):
+            for number in range(count):
+                image = np.full((84, 84, 3), position * 2, np.uint8)
+                files.write_image(tmp_path / "miniImageNet" / split / name / f"{number}.jpg", image)
+    dataset = datasets.load("miniimagenet", tmp_path)
+    assert dataset.train_labels.tolist() == [label for label in range(100) for _ in range(2)]
+    assert dataset.test_labels.tolist() == list(range(100))
+    assert np.abs(dataset.test_images[70].astype(int) - 140).max() <= 2  # JPEG
+
+
 FEW = replace(registry.MINI_IMAGENET, classes=MINI[:4])
 
 
@@ -124,6 +151,16 @@ def blocks(root: Path) -> tuple[dict[str, list[int]], list[str], int]:
 SIXTHS = {"train": [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5, "test": [0, 1, 2, 3]}
 
 
+@pytest.mark.parametrize("subset", [("", "", "", ""), ("train", "train", "val", "test")])
+def test_mini_imagenet_folders_without_a_split_are_split(tmp_path: Path, subset: tuple[str, ...]) -> None:
+    for where, name in zip(subset, FEW.classes, strict=True):
+        for number in range(6):
+            files.write_image(
+                tmp_path / "mini-imagenet" / where / name / f"{number}.jpg", files.pictures(1, 84, 84, 3)[0]
+            )
+    assert blocks(tmp_path) == (SIXTHS, [], 24)
+
+
 def test_mini_imagenet_csv_and_larger_images(tmp_path: Path) -> None:
     place = tmp_path / "miniimagenet"
     for subset, names in (("train", FEW.classes[:2]), ("val", FEW.classes[2:3]), ("test", FEW.classes[3:])):
@@ -135,12 +172,14 @@ def test_mini_imagenet_csv_and_larger_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
-def test_mini_imagenet_pickles(tmp_path: Path, protocol: int) -> None:
+@pytest.mark.parametrize("validation", ["val", "validation"])
+def test_mini_imagenet_pickles(tmp_path: Path, protocol: int, validation: str) -> None:
     images = files.write_mini_pickles(tmp_path / "mini_imagenet", FEW.classes, protocol=protocol)
+    (tmp_path / "mini_imagenet" / "mini-imagenet-cache-val.pkl").rename(
+        tmp_path / "mini_imagenet" / f"mini-imagenet-cache-{validation}.pkl"
+    )
     assert blocks(tmp_path) == (SIXTHS, [], 3)
-    layout = find_layout(FEW, tmp_path)
-    assert layout is not None
-    first = next(layout.read([]))
+    first = next(iter(miniimagenet.layouts(FEW, tmp_path)[0].read([])))
     np.testing.assert_array_equal(first.images, images[:5])
 
 

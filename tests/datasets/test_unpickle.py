@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuber.datasets.registry import DamagedError
+from cuber.datasets.source import DamagedError
 from cuber.datasets.unpickle import load_plain
 from tests.datasets import files
 
@@ -47,6 +47,7 @@ def test_arrays_come_back(protocol: int, dtype: str, order: Any) -> None:
     for same in (back["array"], back["list"][0], back["tuple"][0]):
         np.testing.assert_array_equal(same, array)
         assert same.dtype == array.dtype
+    assert load(pickle.dumps([np.int64(7), np.float32(0.5)], protocol)) == [7, 0.5]
 
 
 def test_python_2() -> None:

@@ -14,7 +14,8 @@ from cuber.datasets.loading import (
     status,
     statuses,
 )
-from cuber.datasets.registry import SOURCES, Location, Source, find
+from cuber.datasets.registry import SOURCES, find
+from cuber.datasets.source import Location, Source
 
 __all__ = [
     "OFFICIAL_SIZE",

@@ -14,24 +14,27 @@ import shutil
 import tempfile
 import time
 import warnings
+from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
-from cuber.datasets.readers.layout import SPLITS, Images, Labels, Layout, Notes
+from cuber.datasets.readers.layout import Block, Images, Labels, Layout, Notes
 from cuber.errors import CuberWarning
 
-VERSION = 2
-"""Increased when readers decode the same files differently, or the cache has other files."""
-FILES = tuple(f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels"))
-"""Arrays without a header: uint8 images and int64 labels; ``index.json`` has the shape of an image and the notes."""
+VERSION = 1
+"""Increased when readers decode the same files differently."""
+FILES = tuple(f"{split}_{kind}.npy" for split in ("train", "test") for kind in ("images", "labels"))
+CHUNK = 1024
 MAX_AGE = 24 * 3600.0
 """Seconds after which an unfinished folder is removed."""
 
 
-class Arrays(NamedTuple):
+@dataclass(frozen=True)
+class Arrays:
     """The arrays of a dataset and the notes of its reader."""
 
     notes: tuple[str, ...]
@@ -79,45 +82,61 @@ def _folder(name: str, layout: Layout, root: Path, cache: Path) -> tuple[str, Pa
 def _open(folder: Path) -> Arrays | None:
     """Map the arrays of a folder; None if it is missing or damaged."""
     try:
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-        arrays: list[np.ndarray] = []
-        for split in SPLITS:
-            images = np.memmap(folder / f"{split}_images", np.uint8, "r").reshape(-1, *index["shape"])
-            arrays += [images, np.fromfile(folder / f"{split}_labels", np.int64)]
-    except (OSError, ValueError):
+        notes = json.loads((folder / "notes.json").read_text(encoding="utf-8"))
+        arrays = [np.load(folder / file, mmap_mode="r" if "images" in file else None) for file in FILES]
+    except (OSError, ValueError, EOFError):
         return None
-    whole = all(len(images) == len(labels) for images, labels in (arrays[:2], arrays[2:]))
-    return Arrays(tuple(index["notes"]), *arrays) if whole else None
+    if any(len(images) != len(labels) for images, labels in (arrays[:2], arrays[2:])):
+        return None
+    return Arrays(tuple(notes), *arrays)
 
 
 def _fill(folder: Path, layout: Layout) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.", suffix=".part"))
     try:
-        _write(temporary, layout)
+        notes: Notes = []
+        _write(temporary, layout.read(notes))
+        (temporary / "notes.json").write_text(json.dumps(notes), encoding="utf-8")
         temporary.chmod(0o755)
-        if _open(folder) is None:  # missing or damaged, not written by another process
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
             temporary.rename(folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
-            raise
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if _open(folder) is None:  # damaged, not written by another process
+                shutil.rmtree(folder)
+                temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(folder: Path, layout: Layout) -> None:
-    notes: Notes = []
+def _write(folder: Path, blocks: Iterable[Block]) -> None:
+    """Append blocks to .npy files, whose headers are rewritten when the lengths are known."""
+    lengths = dict.fromkeys(FILES, 0)
+    empty: dict[str, np.ndarray] = {}
     with ExitStack() as stack:
         files = {name: stack.enter_context((folder / name).open("wb")) for name in FILES}
-        for block in layout.read(notes):
-            files[f"{block.split}_images"].write(np.ascontiguousarray(block.images).data)
-            files[f"{block.split}_labels"].write(block.labels.data)
-        for file in files.values():
+        for block in blocks:
+            for kind, array in (("images", block.images), ("labels", block.labels)):
+                name = f"{block.split}_{kind}.npy"
+                if name not in empty:
+                    empty[name] = array[:0]
+                    _write_header(files[name], empty[name], 0)
+                for start in range(0, len(array), CHUNK):
+                    files[name].write(np.ascontiguousarray(array[start : start + CHUNK]).data)
+                lengths[name] += len(array)
+        for name, file in files.items():
+            file.seek(0)
+            _write_header(file, empty[name], lengths[name])
             file.flush()
             os.fsync(file.fileno())  # before the folder is renamed, in case of a power failure
-    index = {"shape": block.images.shape[1:], "notes": notes}
-    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def _write_header(file: BinaryIO, like: np.ndarray, length: int) -> None:
+    """Write a header; numpy pads it so that its size does not depend on the length."""
+    header = {"descr": like.dtype.str, "fortran_order": False, "shape": (length, *like.shape[1:])}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 def _decode(layout: Layout) -> Arrays:
@@ -125,8 +144,8 @@ def _decode(layout: Layout) -> Arrays:
     notes: Notes = []
     pieces: dict[str, list[np.ndarray]] = {file: [] for file in FILES}
     for block in layout.read(notes):
-        pieces[f"{block.split}_images"].append(np.ascontiguousarray(block.images))
-        pieces[f"{block.split}_labels"].append(block.labels)
+        pieces[f"{block.split}_images.npy"].append(np.ascontiguousarray(block.images))
+        pieces[f"{block.split}_labels.npy"].append(block.labels)
     return Arrays(tuple(notes), *[np.concatenate(pieces.pop(file)) for file in FILES])
 
 

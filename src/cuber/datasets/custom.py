@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Integral
@@ -12,9 +13,9 @@ import numpy as np
 
 from cuber.datasets.cache import load_cached
 from cuber.datasets.loading import ImageDataset, directory
-from cuber.datasets.readers.image_files import ImageReader, crop_image, image_files, read_list, subfolders
-from cuber.datasets.readers.layout import SPLITS, Block, Images, Labels, Layout, Notes
-from cuber.datasets.registry import DamagedError, Location
+from cuber.datasets.readers.image_files import crop_image, decode, image_files, report_damaged, subfolders
+from cuber.datasets.readers.layout import Block, Images, Labels, Layout, Notes
+from cuber.datasets.source import DamagedError, Location
 from cuber.errors import CuberError
 
 LabeledFiles = list[tuple[Path, str]]
@@ -22,14 +23,19 @@ LabeledFiles = list[tuple[Path, str]]
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 MAX_SAMPLES = 2000
 """Number of images from which mean and standard deviation are computed."""
+CHUNK = 256
 
 
 def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: float = 0.2) -> ImageDataset:
     """Read a folder of class folders, or of ``train`` and ``test`` with class folders in each.
 
-    Images are decoded once and cached: their shorter edge is scaled to ``side``, the center is kept, and ``grey``
-    converts to grayscale. ``test_share`` is the fraction of each class, always the same images, to test with if there
-    is no test folder.
+    Images are decoded once and cached.
+
+    Args:
+        folder: The folder.
+        side: Width and height: the shorter edge is scaled to it, and the center is kept.
+        grey: Whether to convert to grayscale.
+        test_share: Fraction of each class to test with if there is no test folder; always the same images.
 
     >>> read_folder("flowers", side=64)  # doctest: +SKIP
     <flowers: 2,936 train, 734 test, 5 classes, (64, 64, 3)>
@@ -52,14 +58,10 @@ def read_lists(
 
     Filenames are relative to ``folder`` (default: the folder of the list). For the rest see :func:`read_folder`.
     """
-    paths = [Path(path).expanduser() for path in (train, test)]
-    listed = [read_list(path, Path(folder or path.parent).expanduser()) for path in paths]
-    for path, files in zip(paths, listed, strict=True):
-        missing = [file for file, _ in files if not file.is_file()]
-        if missing:
-            raise CuberError(f"{path} names {missing[0]}, which is not there ({len(missing)} of {len(files)} are not)")
-    where = " ".join(str(path.resolve()) for path in paths)
-    return _read_files(paths[0].stem, dict(zip(SPLITS, listed, strict=True)), side, grey, where, paths)
+    paths = {"train": Path(train).expanduser(), "test": Path(test).expanduser()}
+    listed = {split: _read_list(path, Path(folder or path.parent).expanduser()) for split, path in paths.items()}
+    where = " ".join(str(path.resolve()) for path in paths.values())
+    return _read_files(paths["train"].stem, listed, side, grey, where, tuple(paths.values()))
 
 
 def read_items(
@@ -75,9 +77,17 @@ def read_items(
 ) -> ImageDataset:
     """Read sequences of ``(image, label)`` pairs or dictionaries, such as torchvision's or Hugging Face's datasets.
 
-    An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), of uint8 or of floats in [0, 1]; a label is a
-    number or a string. ``image`` and ``label`` are their keys in a dictionary. The images are held in memory as uint8.
-    Without ``test``, ``test_share`` of each class is held out; for ``side`` and ``grey`` see :func:`read_folder`.
+    The images are held in memory as uint8.
+
+    Args:
+        train: The training items. An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), of uint8 or of
+            floats in [0, 1]; a label is a number or a string.
+        test: The test items; if None, ``test_share`` of each class is held out.
+        side: Width and height of the images; see :func:`read_folder`, also for ``grey``.
+        image: Key of the image in a dictionary.
+        label: Key of the label in a dictionary.
+        name: Name of the dataset.
+        test_share: Fraction of each class to test with.
 
     >>> rows = [{"image": np.full((9, 12), 25 * k, np.uint8), "label": k % 2} for k in range(10)]
     >>> read_items(rows, side=8, grey=True)
@@ -91,12 +101,14 @@ def read_items(
     else:
         test_images, test_labels = _decode_items(test, side, grey, image, label, f"{name}, test split")
     known = _class_names(train, label)
-    names = classes = sorted({*labels, *test_labels}, key=_natural)
+    classes = sorted({*labels, *test_labels}, key=_natural)
     if known is not None and all(isinstance(value, int) and 0 <= value < len(known) for value in classes):
-        names, classes = known, list(range(len(known)))
+        classes, names = list(range(len(known))), tuple(known)
+    else:
+        names = tuple(map(str, classes))
     numbers = {value: position for position, value in enumerate(classes)}
     numbered, test_numbered = (np.array([numbers[value] for value in some]) for some in (labels, test_labels))
-    return _dataset(name, (images, numbered, test_images, test_numbered), tuple(map(str, names)))
+    return _dataset(name, images, numbered, test_images, test_numbered, names)
 
 
 def _list_folder(folder: Path) -> LabeledFiles:
@@ -108,6 +120,21 @@ def _list_folder(folder: Path) -> LabeledFiles:
         which = empty[0] if empty else folder
         raise CuberError(f"{which} holds no images (.png, .jpg, ...): a folder of images for each class is expected")
     return [(path, inner.name) for inner, images in files.items() for path in images]
+
+
+def _read_list(path: Path, folder: Path) -> LabeledFiles:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise CuberError(f"{path} cannot be read as a csv file: {getattr(error, 'strerror', None) or error}") from error
+    if not rows or not {"filename", "label"} <= rows[0].keys():
+        raise CuberError(f"{path} needs a first line 'filename,label' and a line for each image")
+    listed = [(folder / str(row["filename"]), str(row["label"])) for row in rows]
+    missing = [file for file, _ in listed if not file.is_file()]
+    if missing:
+        raise CuberError(f"{path} names {missing[0]}, which is not there ({len(missing)} of {len(listed)} are not)")
+    return listed
 
 
 def _choose(labels: Sequence[str], share: float, where: str) -> np.ndarray:
@@ -131,7 +158,7 @@ def _partition(items: Sequence[Any], held_out: np.ndarray) -> tuple[list[Any], l
 
 
 def _read_files(
-    name: str, listed: Mapping[str, LabeledFiles], side: int, grey: bool, where: str, lists: Sequence[Path] = ()
+    name: str, listed: Mapping[str, LabeledFiles], side: int, grey: bool, where: str, lists: tuple[Path, ...] = ()
 ) -> ImageDataset:
     _check_side(side, name)
     labels = {split: {label for _, label in files} for split, files in listed.items()}
@@ -143,23 +170,32 @@ def _read_files(
     read = partial(_read_blocks, name, listed, classes, side, grey)
     layout = Layout(f"own {where} {side} {grey}", (*lists, *files), (), read)
     made = load_cached(f"own-{name}", layout, directory())
-    return _dataset(name, made[1:], classes, made.notes)
+    arrays = (made.train_images, made.train_labels, made.test_images, made.test_labels)
+    return _dataset(name, *arrays, classes, made.notes)
 
 
 def _read_blocks(
     name: str, listed: Mapping[str, LabeledFiles], classes: Sequence[str], side: int, grey: bool, notes: Notes
 ) -> Iterator[Block]:
-    reader = ImageReader(name, partial(crop_image, side=side, grey=grey))
+    damaged: list[str] = []
     for split, files in listed.items():
         count = 0
-        for path, label in files:
-            image = reader.read(path)
-            if image is not None:
-                count += 1
-                yield Block(split, image[None], np.array([classes.index(label)], np.int64))
+        for start in range(0, len(files), CHUNK):
+            images, labels = [], []
+            for path, label in files[start : start + CHUNK]:
+                try:
+                    images.append(decode(path, side, grey))
+                    labels.append(classes.index(label))
+                except DamagedError as error:
+                    damaged.append(f"{path.parent.name}/{path.name} ({error})")
+                except PermissionError as error:
+                    raise CuberError(f"{name}: {path} cannot be read ({error.strerror}): make it readable") from error
+            if images:
+                count += len(images)
+                yield Block(split, np.stack(images), np.array(labels))
         if not count:
             raise CuberError(f"{name}: none of its {split} images can be read, first {files[0][0]}")
-    reader.report(notes)
+    report_damaged(name, damaged, notes)
 
 
 def _check_side(side: Any, name: str) -> None:
@@ -192,7 +228,7 @@ def _decode_items(items: Any, side: int, grey: bool, image: str, label: str, whe
     return images, labels
 
 
-def _class_names(items: Any, label: str) -> list[str] | None:
+def _class_names(items: Any, label: str) -> Sequence[str] | None:
     """Return the class names of an ImageFolder or a Hugging Face dataset."""
     features = getattr(items, "features", None)
     column = features.get(label) if isinstance(features, Mapping) else None
@@ -200,12 +236,18 @@ def _class_names(items: Any, label: str) -> list[str] | None:
 
 
 def _dataset(
-    name: str, arrays: tuple[Images, Labels, Images, Labels], classes: tuple[str, ...], notes: tuple[str, ...] = ()
+    name: str,
+    images: Images,
+    labels: Labels,
+    test_images: Images,
+    test_labels: Labels,
+    classes: tuple[str, ...],
+    notes: tuple[str, ...] = (),
 ) -> ImageDataset:
-    images = arrays[0]
     some = images[:: len(images) // MAX_SAMPLES + 1] / np.float32(255)
     mean, std = (np.atleast_1d(function(some, (0, 1, 2), dtype=float)) for function in (np.mean, np.std))
     std = np.where(std > 0, std, 1.0)  # 0 if all images are the same
+    arrays = (images, labels, test_images, test_labels)
     return ImageDataset(name, *arrays, classes, tuple(mean.tolist()), tuple(std.tolist()), notes)
 
 

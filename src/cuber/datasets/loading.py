@@ -11,7 +11,8 @@ from cuber.datasets.cache import Arrays, load_cached
 from cuber.datasets.fetch import md5_of
 from cuber.datasets.readers import find_layout
 from cuber.datasets.readers.layout import Images, Labels, Layout
-from cuber.datasets.registry import SOURCES, Location, Source, find
+from cuber.datasets.registry import SOURCES, find
+from cuber.datasets.source import Location, Source
 from cuber.errors import CuberError
 
 PRESENT, INCOMPLETE, MISSING = "present", "incomplete", "missing"
@@ -54,7 +55,10 @@ class ImageDataset:
 
 @dataclass(frozen=True)
 class Status:
-    """State of a dataset: ``places`` are the folders that are searched, or the one where it is; ``size`` is bytes."""
+    """State of a dataset in the data directory.
+
+    ``places`` are the folders that are searched, or the one where it was found; ``size`` is in bytes.
+    """
 
     source: Source
     state: str
@@ -95,8 +99,9 @@ def load(name: str, data_dir: Location | None = None) -> ImageDataset:
         more = f" and {len(layout.missing) - 1} more" if len(layout.missing) > 1 else ""
         raise source.error(layout.missing[0], f"is missing{more}")
     arrays = load_cached(name, layout, root)
+    images = (arrays.train_images, arrays.train_labels, arrays.test_images, arrays.test_labels)
     notes = (*arrays.notes, *_differences(source, arrays))
-    return ImageDataset(name, *arrays[1:], source.classes, source.mean, source.std, notes)
+    return ImageDataset(name, *images, source.classes, source.mean, source.std, notes)
 
 
 def status(name: str, data_dir: Location | None = None) -> Status:

@@ -1,99 +1,18 @@
-"""Descriptions of datasets, and the seven that are known: files, mirrors, checksums, licenses, citations.
+"""The seven datasets: files, mirrors, checksums, licenses, citations.
 
 Origin of the md5: CIFAR's archives and Fashion-MNIST's files from their home pages; MNIST's, SVHN's and CIFAR's python
-batches from torchvision; unpacked idx files computed from copies with the official content; notMNIST, which has no
-official one, as recorded by several independent projects. miniImageNet, which was never published as files, has none.
+batches from torchvision; unpacked idx files and CIFAR-10's binary batches computed from copies with the official
+content; notMNIST, which has no official one, as recorded by several independent projects. CIFAR-100's binary batches
+and miniImageNet, which was never published as files, have none.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
-from cuber.errors import CuberError, unknown
-
-Location = str | os.PathLike[str]
-
-
-class DamagedError(Exception):
-    """A file has wrong content; the message is the rest of a sentence that starts with its name."""
-
-
-@dataclass(frozen=True)
-class Download:
-    """A file to download to ``path``, below the data directory; an archive is unpacked beside it to ``unpacks_to``."""
-
-    path: str
-    urls: tuple[str, ...]
-    size: int
-    md5: str
-    unpacks_to: str | None = None
-
-    @property
-    def name(self) -> str:
-        return Path(self.path).name
-
-
-@dataclass(frozen=True)
-class Source:
-    """Description of a dataset.
-
-    ``train`` and ``test`` are the numbers of images of the official dataset, ``mean`` and ``std`` those of each channel
-    for pixels in [0, 1], as in the benchmarks' protocols. ``folders`` are searched below the data directory; the first
-    is the download target. ``contents`` has the md5 of unpacked files. ``how_to_get`` is the advice for a dataset that
-    cannot be downloaded, and ``data_dir`` the data directory to name in advice, if the user has given one.
-    """
-
-    name: str
-    title: str
-    license: str
-    citation: str
-    classes: tuple[str, ...]
-    train: int
-    test: int
-    shape: tuple[int, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    folders: tuple[str, ...]
-    downloads: tuple[Download, ...] = ()
-    contents: Mapping[str, str] = field(default_factory=dict)
-    how_to_get: str = ""
-    data_dir: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of bytes to download."""
-        return sum(download.size for download in self.downloads)
-
-    @property
-    def command(self) -> str:
-        """Command that downloads the dataset."""
-        where = f" --data-dir {shlex.quote(self.data_dir)}" if self.data_dir else ""
-        return f"cuber data get {self.name}{where}"
-
-    def md5(self, filename: str) -> str | None:
-        """Return the official md5 of a file, or None if none was published."""
-        downloads = {download.name: download.md5 for download in self.downloads}
-        return downloads.get(filename) or self.contents.get(filename)
-
-    def advice(self, path: Path) -> str:
-        """Return the checksum of a file and how to get it."""
-        md5 = self.md5(path.name)
-        checksum = f"its md5 is {md5}" if md5 else "no official checksum of it is known"
-        if not self.downloads:
-            return f"{checksum}; {self.how_to_get}, and put it at {path}"
-        same = [file for file in self.downloads if file.name.removesuffix(".gz") == path.name.removesuffix(".gz")]
-        file = (same or self.downloads)[0]
-        how = "download" if file.name == path.name else "download and unpack"
-        return f"{checksum}; run '{self.command}', or {how} {file.urls[0]} and put it at {path}"
-
-    def error(self, path: Path, what: str) -> CuberError:
-        """Return the error for a file that is missing or damaged."""
-        return CuberError(f"{self.name}: {path} {what}; {self.advice(path)}")
-
+from cuber.datasets.source import Download, Location, Source
+from cuber.errors import unknown
 
 _DIGITS = tuple("0123456789")
 _CIFAR_100_CLASSES = """
@@ -147,7 +66,7 @@ def _idx_downloads(
 
 
 MNIST = Source(
-    name="mnist", title="MNIST", license="CC BY-SA 3.0",
+    name="mnist", title="MNIST", homepage="http://yann.lecun.com/exdb/mnist/", license="CC BY-SA 3.0",
     citation="LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, 1998",
     classes=_DIGITS, train=60_000, test=10_000, shape=(28, 28), mean=(0.1307,), std=(0.3081,),
     folders=("MNIST/raw", "MNIST", "mnist/raw", "mnist"),
@@ -156,17 +75,20 @@ MNIST = Source(
 )
 FASHION_MNIST = Source(
     name="fashion-mnist", title="Fashion-MNIST", license="MIT",
+    homepage="https://github.com/zalandoresearch/fashion-mnist",
     citation="Xiao, Rasul and Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking, 2017",
     classes=(
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     ),
     train=60_000, test=10_000, shape=(28, 28), mean=(0.2860,), std=(0.3530,),
-    folders=("FashionMNIST/raw", "FashionMNIST", "fashion-mnist/raw", "fashion-mnist", "fashion_mnist"),
+    folders=(
+        "FashionMNIST/raw", "FashionMNIST", "fashion-mnist/raw", "fashion-mnist", "fashion_mnist/raw", "fashion_mnist",
+    ),
     downloads=_idx_downloads("FashionMNIST/raw", _FASHION_MIRRORS, _FASHION_FILES),
     contents={name: md5 for name, _, _, md5 in _FASHION_FILES},
 )
 CIFAR_10 = Source(
-    name="cifar-10", title="CIFAR-10", license="none stated; cite the report",
+    name="cifar-10", title="CIFAR-10", homepage=f"{_CIFAR_PAGE}cifar.html", license="none stated; cite the report",
     citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     train=50_000, test=10_000, shape=(32, 32, 3),
@@ -178,12 +100,13 @@ CIFAR_10 = Source(
                  "c58f30108f718f92721af3b95e74349a", unpacks_to="cifar-10-batches-py"),
     ),
     contents={
-        "data_batch_1": "c99cafc152244af753f735de768cd75f",
-        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-        "data_batch_4": "634d18415352ddfa80567beed471001a",
-        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-        "test_batch": "40351d587109b95175f43aff81a1287e",
+        "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
+        "data_batch_1": "c99cafc152244af753f735de768cd75f", "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec", "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751", "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "data_batch_4": "634d18415352ddfa80567beed471001a", "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb", "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "test_batch": "40351d587109b95175f43aff81a1287e", "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
     },
 )
 CIFAR_100 = replace(
@@ -194,11 +117,12 @@ CIFAR_100 = replace(
                  "eb9058c3a382ffc7106e4002c42a8d85", unpacks_to="cifar-100-python"),
     ),
     contents={
+        "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
         "train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     },
 )
 SVHN = Source(
-    name="svhn", title="SVHN, cropped digits", license="non-commercial use only",
+    name="svhn", title="SVHN, cropped digits", homepage=_SVHN_PAGE, license="non-commercial use only",
     citation="Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011",
     classes=_DIGITS, train=73_257, test=26_032, shape=(32, 32, 3),
     mean=(0.4377, 0.4438, 0.4728), std=(0.1980, 0.2010, 0.1970), folders=("SVHN", "svhn", ""),
@@ -212,7 +136,7 @@ SVHN = Source(
 )
 NOTMNIST = Source(
     name="notmnist", title="notMNIST, small", license="none stated; cite the page",
-    citation="Bulatov, notMNIST dataset, 2011",
+    homepage="http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html", citation="Bulatov, notMNIST dataset, 2011",
     classes=tuple("ABCDEFGHIJ"), shape=(28, 28), mean=(0.4180,), std=(0.4569,),
     # Of 18,726 files two are empty and 492 are duplicates; a tenth of each letter is for testing.
     train=16_414, test=1_818,
@@ -223,7 +147,7 @@ NOTMNIST = Source(
     ),
 )
 MINI_IMAGENET = Source(
-    name="miniimagenet", title="miniImageNet",
+    name="miniimagenet", title="miniImageNet", homepage="https://github.com/twitter-research/meta-learning-lstm",
     license="ImageNet's terms: non-commercial research and education",
     citation="Vinyals et al., Matching Networks for One Shot Learning, 2016; split of Ravi and Larochelle, 2017",
     classes=tuple(_MINI_IMAGENET_CLASSES.split()), train=50_000, test=10_000, shape=(84, 84, 3),

@@ -1,6 +1,6 @@
 """Safe unpickling: only numbers, text, containers and plain arrays.
 
-A pickle is a program. Those read here can call only the four functions below. None of them is numpy's own, because the
+A pickle is a program. Those read here can call only the five functions below. None of them is numpy's own, because the
 state of numpy's arrays and dtypes can turn bytes into pointers. A checksum is no protection: it can be forged too.
 """
 
@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from cuber.datasets.registry import DamagedError
+from cuber.datasets.source import DamagedError
 
 _NDARRAY = "numpy.ndarray"
 _KINDS = "biufSU"
-
-
-def load_dictionary(path: Path) -> dict[str, Any]:
-    """Load the pickle of a dictionary with text keys; empty for a pickle of something else."""
-    with path.open("rb") as file:
-        content = load_plain(file)
-    return {text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+_LONG = 1 << 20
 
 
 def load_plain(file: BinaryIO) -> Any:
@@ -33,14 +26,33 @@ def load_plain(file: BinaryIO) -> Any:
         DamagedError: The pickle is truncated, or asks for anything else.
     """
     try:
-        return _resolve(_Unpickler(file, encoding="bytes").load())
+        return _resolve(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
     except (DamagedError, OSError):
         raise
     except Exception as error:  # damaged pickles fail with unrelated types
         raise DamagedError(f"is cut off or no pickle ({error})") from error
 
 
-class _Unpickler(pickle.Unpickler):
+class _LongReads:
+    """A file that reads long strings into one buffer, without a second copy in memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.readline = file.readline
+
+    def read(self, size: int) -> bytes | memoryview:
+        if size < _LONG:
+            return self.file.read(size)
+        whole = rest = np.empty(size, np.uint8).data  # memory is allocated as it is filled, so a false size is harmless
+        while rest and (count := self.file.readinto(rest[:_LONG])):  # type: ignore[attr-defined]
+            rest = rest[count:]
+        if rest:
+            raise DamagedError(f"is cut off or no pickle ({len(rest)} of {size} bytes are missing)")
+        return whole
+
+
+class _Unpickler(pickle._Unpickler):
+    # The Python implementation: the C one holds long byte strings twice.
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "ndarray"):
             return _NDARRAY
@@ -50,7 +62,19 @@ class _Unpickler(pickle.Unpickler):
                 f"is refused: it asks for {module}.{name}, but these files hold only numbers, text, lists, "
                 "dictionaries and arrays, so it has been tampered with"
             )
-        return lambda *arguments: function(*arguments)  # a new object, because a pickle may set attributes of it
+        return _Call(function)
+
+
+class _Call:
+    """An allowed function, wrapped for each pickle because a pickle may set attributes of it."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
 
 
 class _Dtype:
@@ -59,12 +83,17 @@ class _Dtype:
     __slots__ = ("dtype",)
 
     def __init__(self, name: Any, *_: Any) -> None:
-        self.dtype = np.dtype(text(name))
-        if self.dtype.kind not in _KINDS or self.dtype.fields is not None or self.dtype.subdtype is not None:
-            raise DamagedError(f"is refused: it holds an array of {self.dtype}, not of plain numbers")
+        self.dtype = _plain_dtype(text(name))
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.__init__(text(state[1]) + self.dtype.str[1:])  # type: ignore[misc]  # the byte order, checked likewise
+        self.dtype = _plain_dtype(text(state[1]) + self.dtype.str[1:])  # with its byte order
+
+
+def _plain_dtype(name: str) -> np.dtype[Any]:
+    dtype = np.dtype(name)
+    if dtype.kind not in _KINDS or dtype.fields is not None or dtype.subdtype is not None:
+        raise DamagedError(f"is refused: it holds an array of {dtype}, not of plain numbers")
+    return dtype
 
 
 class _Array:
@@ -79,6 +108,10 @@ class _Array:
         _, shape, dtype, fortran, raw = state
         # Without a copy, because the array may be larger than the free memory.
         self.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _scalar(dtype: _Dtype, raw: bytes) -> Any:
+    return np.frombuffer(raw, dtype.dtype)[0]
 
 
 def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
@@ -96,6 +129,7 @@ def _latin1(value: str, encoding: str) -> bytes:
 
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy.core.numeric", "_frombuffer"): _from_buffer,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _latin1,
@@ -117,6 +151,6 @@ def _resolve(value: Any) -> Any:
         return tuple(_resolve(item) for item in value)
     if isinstance(value, dict):
         return {key: _resolve(item) for key, item in value.items()}
-    if isinstance(value, bytes | str | int | float) or value is None:
+    if isinstance(value, bytes | str | int | float | np.generic) or value is None:
         return value
     raise DamagedError(f"is refused: it holds a {type(value).__name__}")

@@ -1,18 +1,25 @@
-"""Readers of the official file formats."""
+"""Readers, one module per file format."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from cuber.datasets.readers.array_files import ARRAY_FILES
-from cuber.datasets.readers.image_files import csv_layouts, letter_layouts
-from cuber.datasets.readers.layout import Layout, find_layouts
-from cuber.datasets.registry import Source
+from cuber.datasets.readers import cifar, idx, miniimagenet, notmnist, svhn
+from cuber.datasets.readers.layout import Layout
+from cuber.datasets.source import Source
+
+READERS: dict[str, Callable[[Source, Path], list[Layout]]] = {
+    "mnist": idx.layouts,
+    "fashion-mnist": idx.layouts,
+    "cifar-10": cifar.layouts,
+    "cifar-100": cifar.layouts,
+    "svhn": svhn.layouts,
+    "notmnist": notmnist.layouts,
+    "miniimagenet": miniimagenet.layouts,
+}
 
 
 def find_layout(source: Source, root: Path) -> Layout | None:
     """Return the layout of a dataset in a data directory with the fewest missing files, or None."""
-    layouts = find_layouts(source, root, *ARRAY_FILES[source.name]) if source.name in ARRAY_FILES else []
-    layouts += letter_layouts(source, root) if source.name == "notmnist" else []
-    layouts += csv_layouts(source, root) if source.name == "miniimagenet" else []
-    return min(layouts, key=lambda layout: len(layout.missing), default=None)
+    return min(READERS[source.name](source, root), key=lambda layout: len(layout.missing), default=None)

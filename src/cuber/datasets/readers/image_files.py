@@ -1,27 +1,22 @@
-"""Datasets of single image files: your own images, notMNIST, and miniImageNet with csv files."""
+"""Decode image files, skipping and reporting damaged ones."""
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from cuber.datasets.readers.layout import Block, Images, Layout, Notes, block, split_class
-from cuber.datasets.registry import DamagedError, Source
+from cuber.datasets.readers.layout import Images, Notes
+from cuber.datasets.source import DamagedError, Source
 from cuber.errors import CuberError, CuberWarning
 
 MAX_NAMED = 10
 """Number of damaged files that a note names."""
-TEST_FRACTION = 10
-"""One image of notMNIST in ten is for testing: the dataset has no split of its own."""
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -35,41 +30,91 @@ def subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
 
 
-class ImageReader:
-    """Read the image files of a dataset with ``convert``, and record which are damaged."""
+def class_folders(source: Source, folder: Path) -> dict[str, Path]:
+    """Return the class folders by name; raise CuberError for a folder that is not one."""
+    found = {path.name: path for path in subfolders(folder)}
+    strange = [name for name in found if name not in source.classes]
+    if strange:
+        known = ", ".join(source.classes[:3])
+        raise CuberError(
+            f"{source.name}: {folder / strange[0]} is not one of its {len(source.classes)} class folders "
+            f"({known}, ...); move it elsewhere, or correct its name"
+        )
+    return found
 
-    def __init__(self, name: str, convert: Callable[[Image.Image], Images]) -> None:
-        self.name = name
-        self.convert = convert
+
+def report_damaged(name: str, damaged: Sequence[str], notes: Notes) -> None:
+    """Add a note on the files of a dataset that were skipped, and warn."""
+    if not damaged:
+        return
+    more = len(damaged) - MAX_NAMED
+    names = ", ".join(damaged[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    notes.append(f"{len(damaged)} damaged file{'s' if len(damaged) > 1 else ''} skipped: {names}")
+    warnings.warn(f"{name}: {notes[-1]}", CuberWarning, stacklevel=3)
+
+
+class Decoder:
+    """Decode the image files of a dataset, and record which were damaged and how many were resized."""
+
+    def __init__(self, source: Source, resize: bool) -> None:
+        self.source = source
+        self.resize = resize
         self.damaged: list[str] = []
+        self.resized = 0
 
-    def read(self, path: Path) -> Images | None:
-        """Return an image, or None if the file is damaged."""
-        try:
-            with Image.open(path) as image:
-                return self.convert(image)
-        except PermissionError as error:
-            raise CuberError(f"{self.name}: {path} cannot be read ({error.strerror}): make it readable") from error
-        except Exception as error:  # Pillow raises unrelated types for damaged files
-            other = "not an image, or cut off" if path.stat().st_size else "empty"
-            reason = str(error) if isinstance(error, DamagedError) else other
-            self.damaged.append(f"{path.parent.name}/{path.name} ({reason})")
-            return None
+    def images(self, paths: Sequence[Path]) -> Iterator[Images]:
+        """Yield the images that can be decoded."""
+        for path in paths:
+            try:
+                yield self._decode(path)
+            except DamagedError as error:
+                self.damaged.append(f"{path.parent.name}/{path.name} ({error})")
 
     def report(self, notes: Notes) -> None:
-        """Add a note on the damaged files, and warn."""
-        count = len(self.damaged)
-        if count:
-            more = f" and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
-            names = ", ".join(self.damaged[:MAX_NAMED]) + more
-            notes.append(f"{count} damaged file{'s' if count > 1 else ''} skipped: {names}")
-            warnings.warn(f"{self.name}: {notes[-1]}", CuberWarning, stacklevel=3)
+        """Add notes on skipped and resized images, and warn of skipped ones."""
+        report_damaged(self.source.name, self.damaged, notes)
+        if self.resized:
+            notes.append(f"{self.resized} images resized to {self.source.shape[1]}x{self.source.shape[0]}")
+
+    def _decode(self, path: Path) -> Images:
+        if path.stat().st_size == 0:
+            raise DamagedError("empty")
+        height, width = self.source.shape[:2]
+        with _open(path) as image:
+            pixels = image.convert("RGB" if len(self.source.shape) == 3 else "L")
+        if pixels.size != (width, height):
+            if not self.resize:
+                raise DamagedError(f"{pixels.size[0]}x{pixels.size[1]} instead of {width}x{height}")
+            self.resized += 1
+            # The resampling of the script that first made 84x84 images of ImageNet.
+            pixels = pixels.resize((width, height), Image.Resampling.LANCZOS)
+        return np.asarray(pixels)
+
+
+def decode(path: Path, side: int, grey: bool) -> Images:
+    """Decode an image file and crop it to ``side`` x ``side``."""
+    with _open(path) as image:
+        return crop_image(image, side, grey)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Image.Image]:
+    try:
+        with Image.open(path) as image:
+            yield image
+    except PermissionError:
+        raise
+    except Exception as error:  # Pillow raises unrelated types for damaged files
+        raise DamagedError("not an image, or cut off") from error
 
 
 def crop_image(image: Any, side: int, grey: bool) -> Images:
     """Scale the shorter edge to ``side`` and keep the center.
 
-    The image is a PIL image, an array (H, W) or (H, W, C), or a tensor (C, H, W); uint8, or floats in [0, 1].
+    Args:
+        image: A PIL image, an array (H, W) or (H, W, C), or a tensor (C, H, W); uint8, or floats in [0, 1].
+        side: Width and height of the result.
+        grey: Whether to convert to grayscale.
     """
     if not isinstance(image, Image.Image):
         image = _from_array(image)
@@ -94,101 +139,3 @@ def _from_array(values: Any) -> Image.Image:
     if array.dtype != np.uint8:
         raise DamagedError(f"is of {array.dtype}, not of uint8 or numbers from 0 to 1")
     return Image.fromarray(array)
-
-
-def letter_layouts(source: Source, root: Path) -> list[Layout]:
-    """Find the folders A to J of notMNIST, which has duplicates and two empty files."""
-    found = []
-    for folder in (root / name for name in source.folders):
-        files = {letter: image_files(folder / letter) for letter in source.classes if (folder / letter).is_dir()}
-        if files:
-            missing = tuple(folder / letter for letter in source.classes if not files.get(letter))
-            every = tuple(path for paths in files.values() for path in paths)
-            found.append(Layout("PNG files", every, missing, partial(_read_letters, source, files)))
-    return found
-
-
-def _read_letters(source: Source, files: dict[str, list[Path]], notes: Notes) -> Iterator[Block]:
-    reader = ImageReader(source.name, partial(_check_size, source.shape))
-    seen: set[bytes] = set()
-    duplicates = 0
-    for label, letter in enumerate(source.classes):
-        by_digest: dict[bytes, Images] = {}
-        for path in files[letter]:
-            image = reader.read(path)
-            if image is not None:
-                digest = hashlib.sha256(image.tobytes()).digest()
-                duplicates += digest in seen
-                if digest not in seen:
-                    seen.add(digest)
-                    by_digest[digest] = image
-        if not by_digest:
-            raise source.error(files[letter][0].parent, "has no image that can be read")
-        # Sorting by digest shuffles the images, in the same order on every machine.
-        images = np.stack([by_digest[digest] for digest in sorted(by_digest)])
-        held_out = len(images) // TEST_FRACTION
-        for split, some in (("train", images[held_out:]), ("test", images[:held_out])):
-            yield block(source, split, some, np.full(len(some), label))
-    reader.report(notes)
-    if duplicates:
-        notes.append(f"{duplicates} exact duplicates removed before the split into train and test")
-
-
-def _check_size(shape: tuple[int, ...], image: Image.Image) -> Images:
-    pixels = np.asarray(image.convert("L"))
-    if pixels.shape != shape:
-        raise DamagedError(f"{pixels.shape[1]}x{pixels.shape[0]} instead of {shape[1]}x{shape[0]}")
-    return pixels
-
-
-def csv_layouts(source: Source, root: Path) -> list[Layout]:
-    """Find miniImageNet in the split of Ravi and Larochelle: ``{train,val,test}.csv`` and a folder ``images``."""
-    found = []
-    for place in (root / folder for folder in source.folders):
-        tables = [place / f"{name}.csv" for name in ("train", "val", "test")]
-        listed: dict[str, list[Path]] = defaultdict(list)
-        for table in filter(Path.exists, tables):
-            for path, name in read_list(table, place / "images"):
-                if name not in source.classes:
-                    raise source.error(table, f"names {name}, which is not one of its {len(source.classes)} classes")
-                listed[name].append(path)
-        every = [*tables, *(path for paths in listed.values() for path in paths)]
-        missing = tuple(path for path in every if not path.exists())
-        files = tuple(path for path in every if path.exists())
-        if listed:
-            found.append(Layout("csv files and images", files, missing, partial(_read_listed, source, listed)))
-    return found
-
-
-def read_list(path: Path, folder: Path) -> list[tuple[Path, str]]:
-    """Read a csv file with the columns ``filename``, below ``folder``, and ``label``."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, ValueError, csv.Error) as error:
-        raise CuberError(f"{path} cannot be read as a csv file: {getattr(error, 'strerror', None) or error}") from error
-    if not rows or not {"filename", "label"} <= rows[0].keys():
-        raise CuberError(f"{path} needs a first line 'filename,label' and a line for each image")
-    return [(folder / str(row["filename"]), str(row["label"])) for row in rows]
-
-
-def _read_listed(source: Source, listed: dict[str, list[Path]], notes: Notes) -> Iterator[Block]:
-    resized = 0
-
-    def convert(image: Image.Image) -> Images:
-        nonlocal resized
-        size = source.shape[1], source.shape[0]
-        resized += image.size != size
-        # The resampling of the script that first made 84x84 images of ImageNet.
-        return np.asarray(image.convert("RGB").resize(size, Image.Resampling.LANCZOS))
-
-    reader = ImageReader(source.name, convert)
-    for label, name in enumerate(source.classes):
-        for split, paths in split_class(listed[name]).items():
-            images = [image for image in map(reader.read, paths) if image is not None]
-            if not images:
-                raise source.error(paths[0].parent if paths else Path(name), f"has no {split} image of {name}")
-            yield block(source, split, np.stack(images), np.full(len(images), label))
-    reader.report(notes)
-    if resized:
-        notes.append(f"{resized} images resized to {source.shape[1]}x{source.shape[0]}")

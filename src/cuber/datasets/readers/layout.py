@@ -8,14 +8,12 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cuber.datasets.registry import DamagedError, Source
+from cuber.datasets.source import DamagedError, Source
 from cuber.errors import CuberError
 
 SPLITS = ("train", "test")
@@ -23,7 +21,6 @@ ARCHIVE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
 """Raised by the standard library for an archive that is truncated or not an archive."""
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
-Item = TypeVar("Item")
 Notes = list[str]
 """Remarks of a reader: files skipped, duplicates removed."""
 
@@ -49,25 +46,12 @@ class Layout:
     missing: tuple[Path, ...]
     read: Callable[[Notes], Iterator[Block]]
 
-
-Reader = Callable[[Source, Sequence[Path], Notes], Iterator[Block]]
-
-
-def find_layouts(source: Source, root: Path, title: str, names: Sequence[str], read: Reader) -> list[Layout]:
-    """Return a layout for each folder of the dataset that has some of the named files; .gz files may be unpacked."""
-    layouts = []
-    for folder in source.folders:
-        paths = [_unpacked(root / folder / name) for name in names]
+    @classmethod
+    def find(cls, title: str, paths: Sequence[Path], read: Callable[[Notes], Iterator[Block]]) -> list[Layout]:
+        """Return the layout that consists of ``paths``, or nothing if none of them exists."""
         files = tuple(path for path in paths if path.exists())
         missing = tuple(path for path in paths if path not in files)
-        if files:
-            layouts.append(Layout(title, files, missing, partial(read, source, paths)))
-    return layouts
-
-
-def _unpacked(path: Path) -> Path:
-    plain = path.with_suffix("")
-    return plain if path.suffix == ".gz" and plain.exists() and not path.exists() else path
+        return [cls(title, files, missing, read)] if files else []
 
 
 @contextmanager
@@ -87,7 +71,7 @@ def reading(source: Source, path: Path) -> Iterator[None]:
 
 def describe_damage(error: Exception) -> str:
     """Return the first line of an archive error; tarfile lists everything it tried in the others."""
-    return f"is damaged ({(str(error).splitlines() or [type(error).__name__])[0].rstrip(':')})"
+    return f"is damaged or cut off ({(str(error).splitlines() or [type(error).__name__])[0].rstrip(':')})"
 
 
 def block(source: Source, split: str, images: Images, labels: Sequence[int] | NDArray[np.generic]) -> Block:
@@ -100,9 +84,3 @@ def block(source: Source, split: str, images: Images, labels: Sequence[int] | ND
     if len(numbers) and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= len(source.classes)):
         raise DamagedError(f"has labels that are not numbers from 0 to {len(source.classes) - 1}")
     return Block(split, images, numbers.astype(np.int64))
-
-
-def split_class(items: Sequence[Item]) -> dict[str, list[Item]]:
-    """Split a class of miniImageNet, which has no official split: 5 of 6 images (500 of 600) are for training."""
-    count = len(items) * 5 // 6
-    return {"train": list(items[:count]), "test": list(items[count:])}
