@@ -1,4 +1,4 @@
-"""The house stays the house: arrows point one way, files stay small, examples in docstrings run."""
+"""Package layout: imports go one way, files stay small, examples in docstrings run."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ ALLOWED = {
     "version": set(),
     "errors": set(),
 }
-"""Which rooms of the house a room may import."""
+"""Package -> what it may import."""
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -52,34 +52,34 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports by their full names, please"
+            assert node.level == 0, f"{path}: imports by their full names"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 
 
-def rooms_imported(path: Path) -> set[str]:
+def packages_imported(path: Path) -> set[str]:
     return {name.split(".")[1] for name in imports(path) if name.split(".")[0] == "cuber"}
 
 
-@pytest.mark.parametrize("room", ALLOWED)
-def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
-    files = [path for path in FILES if room_of(path) == room]
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
+    files = [path for path in FILES if package_of(path) == package]
     assert files
     for path in files:
-        assert rooms_imported(path) <= ALLOWED[room], path
+        assert packages_imported(path) <= ALLOWED[package], path
 
 
 def test_the_mathematics_needs_nothing_but_torch() -> None:
     standard = {"__future__", "collections", "dataclasses", "typing", "math", "functools", "itertools"}
     for path in FILES:
-        if room_of(path) == "subspace":
+        if package_of(path) == "subspace":
             assert {name.split(".")[0] for name in imports(path)} <= standard | {"torch", "cuber"}, path
             assert not any(name.startswith("torch.nn.") for name in imports(path) - {"torch.nn"}), path
 
 
 def test_the_mathematics_has_no_network_in_sight() -> None:
     for path in FILES:
-        if room_of(path) == "subspace":
+        if package_of(path) == "subspace":
             used = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
             assert not used & {"Module", "Linear", "Conv2d"}, path
 
