@@ -304,7 +304,7 @@ def test_times_of_different_machines_are_marked():
     other = {"system": "Linux", "processor": "x86_64", "device": "cuda:0", "threads": 1}
     one = table("time", result("gpm"), result("gpm", 1, machine=other))
     assert one.notes == [
-        "not all on one machine: system Linux, processor x86_64, device cpu, threads 1; "
+        "not all on one machine and version: system Linux, processor x86_64, device cpu, threads 1; "
         "system Linux, processor x86_64, device cuda:0, threads 1"
     ]
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
+import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from cuber.experiments import Experiment
+from cuber.experiments.campaign import JobStatus
+from cuber.experiments.grid import Cell
 from cuber.report import Bars, Lines, show_result, show_summary
+from cuber.report.live import GridTable
 from cuber.training import Epoch, ProgressEvent, Result
 from tests.made_up import result as made_up
 from tests.made_up import shifted
@@ -174,6 +181,19 @@ def test_bars_are_taken_down_when_training_fails():
             raise ValueError
 
     assert printed(show, colors=True).rstrip().endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_a_table_of_all_runs_of_a_grid_on_a_terminal():
+    cell = Cell(Experiment(), Path("runs/overlap-digits/cuber/seed-0"))
+    running = JobStatus(cell, "running", done=0.5, began=time.monotonic() - 10, done_at_start=0.0)
+
+    def show(console):
+        with GridTable(console) as watch:
+            watch([running, JobStatus(cell, "finished", done=1.0)])
+
+    text = printed(show, colors=True)
+    assert re.search(r"overlap-digits/cuber/seed-0 +running +50% +10 s", text)
+    assert "1 running, 1 finished" in text
 
 
 def test_tasks_learned_at_once_have_one_line_and_one_bar():

@@ -60,9 +60,9 @@ def test_a_summary_counts_over_layers_pairs_and_seeds() -> None:
     other[2][LAYER]["old"]["0"] |= {"eps2": None, "step_size": None, "ratio": 0.7}
     row = summary_row(variant(result(theory=RECORDED, accuracy=ACCURACY), result(seed=1, theory=other)))
     assert row["count"] == 6
-    assert row["projection"] == pytest.approx(100 * 5 / 6)
-    assert row["agreeing"] == pytest.approx(50)
-    assert row["correlation"] == pytest.approx(100 * 2 / 6)
+    assert row["ratio ≥ 0.71"] == pytest.approx(100 * 5 / 6)
+    assert row["cosine > 0"] == pytest.approx(50)
+    assert row["enough for theorem 1"] == pytest.approx(100 * 2 / 6)
     assert row["steps"] == 4  # (1 / 0.125) ^ (2 / 3)
     assert summary_row(variant(result(theory=RECORDED, accuracy=ACCURACY)))["cosine"] == 1
 

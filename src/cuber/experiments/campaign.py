@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, replace
 
 from cuber.core.formatting import format_number
@@ -118,12 +118,10 @@ def _previous(cell: Cell, retry: bool) -> JobStatus:
 
 
 def _end(job: JobStatus, future: Future[None]) -> None:
-    error = KeyboardInterrupt() if future.cancelled() else future.exception()
     try:
-        if error is not None:
-            raise error
+        future.result()
         job.finish()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, CancelledError):
         job.update(STOPPED)
     except RefusedError as why:
         job.update(REFUSED, str(why))

@@ -54,7 +54,15 @@ class Experiment:
     data_dir: str | None = None
 
     def __post_init__(self) -> None:
-        self._check_kinds()
+        for name in ("benchmark", "method", "protocol", "data_dir"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str | os.PathLike):
+                raise CuberError(f"{name} must be text, not {short(value)}")
+        for name in ("settings", "options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
+        if self.tasks is not None and not is_number(self.tasks, whole=True):
+            raise CuberError(f"tasks must be a whole number, not {short(self.tasks)}")
         if self.benchmark not in BENCHMARKS:
             raise unknown("benchmark", self.benchmark, BENCHMARKS)
         find_method(self.method)
@@ -65,7 +73,12 @@ class Experiment:
                 limits = f"from {least} to {most}" if most < LARGEST else f"of at least {least}"
                 raise CuberError(f"{name} must be a whole number {limits}, not {short(value)}")
         check_values(self.method_class, self.settings)
-        self._check_options()
+        for name, value in self.options.items():
+            if name not in self.preset.options:
+                users = [other.name for other in BENCHMARKS.values() if name in other.options]
+                raise CuberError(f"{self.benchmark} has no option '{name}' ({', '.join(users) or 'no benchmark'} has)")
+            if value not in self.preset.options[name]:
+                raise unknown(name, str(value), map(str, self.preset.options[name]))
         self._protocol()
         self.training()
 
@@ -87,8 +100,7 @@ class Experiment:
 
     def notes(self) -> list[str]:
         """Return a note for the result if there are fewer epochs than in the benchmark."""
-        epochs = self.training().epochs
-        usual = self._protocol().training.get("epochs", self.preset.training.epochs)
+        epochs, usual = self.training().epochs, self._protocol().training.get("epochs", self.preset.training.epochs)
         return [f"only {epochs} of {usual} epochs"] if epochs < usual else []
 
     def method_settings(self) -> dict[str, Any]:
@@ -121,11 +133,8 @@ class Experiment:
 
     def _presets(self) -> dict[str, Any]:
         """Return what benchmark and protocol set for the method."""
-        return {
-            **self.preset.for_all_methods,
-            **self.preset.settings.get(self.method, {}),
-            **self._protocol().settings.get(self.method, {}),
-        }
+        by_method = [settings.get(self.method, {}) for settings in (self.preset.settings, self._protocol().settings)]
+        return {**self.preset.for_all_methods, **by_method[0], **by_method[1]}
 
     def _protocol(self) -> Protocol:
         protocols = self.preset.protocols
@@ -133,25 +142,6 @@ class Experiment:
         if name not in protocols:
             raise unknown("protocol", name, protocols)
         return protocols[name]
-
-    def _check_kinds(self) -> None:
-        for name in ("benchmark", "method", "protocol", "data_dir"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str | os.PathLike):
-                raise CuberError(f"{name} must be text, not {short(value)}")
-        for name in ("settings", "options"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
-        if self.tasks is not None and not is_number(self.tasks, whole=True):
-            raise CuberError(f"tasks must be a whole number, not {short(self.tasks)}")
-
-    def _check_options(self) -> None:
-        for name, value in self.options.items():
-            if name not in self.preset.options:
-                users = [other.name for other in BENCHMARKS.values() if name in other.options]
-                raise CuberError(f"{self.benchmark} has no option '{name}' ({', '.join(users) or 'no benchmark'} has)")
-            if value not in self.preset.options[name]:
-                raise unknown(name, str(value), map(str, self.preset.options[name]))
 
 
 def run(

@@ -20,12 +20,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FIELDS = tuple(
-    name for name in Experiment.__dataclass_fields__ if name not in ("benchmark", "method", "seed", "settings")
-)
-"""Keys of a grid file that hold for all of its experiments."""
 MOST_SEEDS = 10_000
-KEYS = ("benchmarks", "methods", "seeds", "settings", *FIELDS)
+SEVERAL = ("benchmarks", "methods", "seeds")
+KEYS = (*SEVERAL, *(name for name in Experiment.__dataclass_fields__ if f"{name}s" not in SEVERAL))
+"""Keys of a grid file; a field of an experiment holds for all of its experiments."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,9 @@ def grid(
     """
     swept = dict(settings or {})
     for what, values in {"benchmark": benchmarks, "method": methods, "seed": seeds, **swept}.items():
-        _check_once(what, values)
+        for value, count in Counter(repr(v) if isinstance(v, list | dict) else v for v in values).items():
+            if count > 1:  # two processes would share a directory
+                raise CuberError(f"{what} {short(value)} is there {count} times: name it once")
     cells, used = [], set()
     for benchmark, method in itertools.product(benchmarks, methods):
         first = Experiment(benchmark, method, **fixed)
@@ -59,9 +59,8 @@ def grid(
         used |= set(own)
         for values in itertools.product(*(swept[name] for name in own)):
             chosen = dict(zip(own, values, strict=True))
-            name = "-".join(
-                [method, *(f"{key}={_short(value)}" for key, value in chosen.items() if len(swept[key]) > 1)]
-            )
+            changes = [f"{key}={value}" for key, value in chosen.items() if len(swept[key]) > 1]
+            name = "-".join([method, *changes]).replace(" ", "").replace(os.sep, "_")
             for seed in seeds:
                 directory = Path(out) / benchmark / name / f"seed-{seed}"
                 cells.append(Cell(replace(first, seed=seed, settings=chosen), directory))
@@ -85,7 +84,7 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
         raise CuberError(f"{path} is not TOML: {error}") from error
     for key in given.keys() - set(KEYS):
         raise CuberError(f"{path}: '{key}' is not a key of a grid file (known: {', '.join(KEYS)})")
-    for key in ("benchmarks", "methods", "seeds"):
+    for key in SEVERAL:
         if key not in given:
             raise CuberError(f"{path} lacks '{key}'")
     seeds = given.pop("seeds")
@@ -122,18 +121,5 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def _check_once(what: str, values: Sequence[Any]) -> None:
-    """Raise a CuberError if a value is given twice: two processes would share a directory."""
-    counts = Counter(value if isinstance(value, int | float | str) else repr(value) for value in values)
-    for value, count in counts.items():
-        if count > 1:
-            raise CuberError(f"{what} {short(value)} is there {count} times: name it once")
-
-
 def _several(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list) else [value]
-
-
-def _short(value: Any) -> str:
-    """Return a value as part of a directory name."""
-    return str(value).replace(" ", "").replace(os.sep, "_")

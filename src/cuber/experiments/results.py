@@ -40,7 +40,8 @@ class RunRecord:
     @property
     def about(self) -> Mapping[str, Any]:
         """The table "experiment" of the configuration: benchmark, method, seed and options."""
-        return _table(self.config, "experiment")
+        table: Mapping[str, Any] = self.config.get("experiment", {})
+        return table
 
     @property
     def name(self) -> str:
@@ -128,10 +129,5 @@ def progress(directory: Path) -> tuple[int, int]:
 
 def tasks_of(config: Mapping[str, Any]) -> int | None:
     """Number of tasks in the configuration of a run."""
-    tasks = _table(config, "stream").get("tasks")
+    tasks = config.get("stream", {}).get("tasks")
     return len(tasks) if isinstance(tasks, list) else None
-
-
-def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = config.get(name, {})
-    return table if isinstance(table, dict) else {}

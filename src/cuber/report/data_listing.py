@@ -35,13 +35,8 @@ def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> N
         state = Text(status.state, style=COLOURS[status.state])
         if status.layout:
             state.append(f"\n{status.layout}", style="dim")
-        table.add_row(
-            Text(source.name, style="bold"),
-            state,
-            f"{max(1, round(size / 1e6))} MB" if size else "-",
-            where,
-            Text(source.license),
-        )
+        megabytes = f"{max(1, round(size / 1e6))} MB" if size else "-"
+        table.add_row(Text(source.name, style="bold"), state, megabytes, where, Text(source.license))
     console.print(table)
 
 

@@ -57,7 +57,6 @@ RC: dict[Any, Any] = {
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 """No date and no version, so that the same results give the same bytes."""
 VARIABLES = {color: f"var(--{name})" for name, color in LIGHT.items()}
-DOTS_PER_INCH = 200
 
 
 class Mark:
@@ -85,7 +84,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG; ``path`` has no suffix."""
     vector, pixels = path.with_name(f"{path.name}.svg"), path.with_name(f"{path.name}.png")
     figure.savefig(vector, metadata=NO_METADATA)
-    figure.savefig(pixels, dpi=DOTS_PER_INCH, metadata={"Software": None})
+    figure.savefig(pixels, dpi=200, metadata={"Software": None})
     return [vector, pixels]
 
 

@@ -31,9 +31,6 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 }
 
 
-# Terminal
-
-
 def show_comparison(comparison: Comparison, console: Console) -> None:
     """Print the tables with their notes, and the runs without a result."""
     for table in comparison.tables:
@@ -51,7 +48,10 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
 def _terminal_table(table: Table, console: Console) -> TerminalTable:
     """Two spaces between columns, or one where words would be broken otherwise."""
     rows = [[encodable(text, console.encoding) for text in row] for row in table.texts()]
-    widths = [_width(column, cells) for column, *cells in zip(table.columns, *rows, strict=True)]
+    widths = []
+    for column, *cells in zip(table.columns, *rows, strict=True):
+        texts = [column.heading, *cells]
+        widths.append(max(map(len, " ".join(texts).split() if column.words else texts)))
     gap = 2 if sum(widths) + 2 * len(widths) <= console.width else 1
     shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
     for column, width in zip(table.columns, widths, strict=True):
@@ -64,12 +64,6 @@ def _terminal_table(table: Table, console: Console) -> TerminalTable:
     return shown
 
 
-def _width(column: Column, cells: list[str]) -> int:
-    """The smallest width that breaks no number and no word."""
-    texts = [column.heading, *cells]
-    return max(map(len, [word for text in texts for word in text.split()] if column.words else texts))
-
-
 def _unfinished(run: RunRecord) -> str:
     """One line: "runs/a (cuber on split-digits, seed 1): incomplete, 2 of 5 tasks learned"."""
     reason = " ".join(run.reason.split())
@@ -77,9 +71,6 @@ def _unfinished(run: RunRecord) -> str:
         return reason
     name = f" ({run.name})" if run.name else ""
     return f"{run.directory}{name}: {run.state}, {reason}"
-
-
-# Documents
 
 
 def markdown(comparison: Comparison) -> str:
@@ -137,9 +128,6 @@ def _latex_cell(column: Column, cell: Any) -> str:
 def _escaped(text: str) -> str:
     """Escape the characters that are special in LaTeX."""
     return "".join(LATEX.get(character, character) for character in text)
-
-
-# Programs
 
 
 def remarks(comparison: Comparison) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cuber.core.settings import settings_of
+from cuber.core.settings import is_number, settings_of
 from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments.experiment import Experiment
 from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
@@ -21,6 +21,7 @@ METHODS = ("multitask", "finetune", "owm", "ewc", "hat", "agem", "er", "gpm", "t
 NOT_IN_LABELS = {
     *("benchmark", "method", "seed", "tasks", "train_per_task", "test_per_task"),  # shown elsewhere in the tables
     *("data_dir", "threads", "device", "parameters", "architecture", "contents"),  # do not change the result
+    "options",  # split into its entries
 }
 """Configuration entries by which runs are not split into variants."""
 UNKNOWN = "?"
@@ -66,8 +67,10 @@ def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) ->
 
 def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished]]]:
     """Split the runs of one method by the settings in which they differ."""
-    features = [_features(run, result) for run, result in finished]
-    names = dict.fromkeys(name for values in features for name in values)
+    features = [
+        {**run.about, **run.about.get("options", {}), **result.settings, **result.training} for run, result in finished
+    ]
+    names = dict.fromkeys(name for values in features for name in values if name not in NOT_IN_LABELS)
     differing = [name for name in names if len({_key(values.get(name, UNKNOWN)) for values in features}) > 1]
     found: dict[str, tuple[dict[str, Any], list[Finished]]] = {}
     for one, values in zip(finished, features, strict=True):
@@ -75,21 +78,9 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
         found.setdefault(_key(list(changes.values())), (changes, []))[1].append(one)
 
     def order(value: Any) -> tuple[int, float, str]:
-        return (0, float(value), "") if _is_number(value) else (1, 0.0, setting_text(value))
+        return (0, float(value), "") if is_number(value) else (1, 0.0, setting_text(value))
 
     return sorted(found.values(), key=lambda part: [order(value) for value in part[0].values()])
-
-
-def _features(run: RunRecord, result: Result) -> dict[str, Any]:
-    chosen = {**_flatten(run.about), **result.settings, **result.training}
-    return {name: value for name, value in chosen.items() if name not in NOT_IN_LABELS}
-
-
-def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flatten(value) if isinstance(value, dict) else {name: value}
-    return flat
 
 
 def _by_seed(finished: list[Finished]) -> tuple[dict[int, Result], list[str]]:
@@ -151,8 +142,4 @@ def _key(value: Any) -> str:
     """Equal for equal values: 0 and 0.0, lists with the same members."""
     if isinstance(value, list):
         return json.dumps([_key(part) for part in value])
-    return json.dumps(float(value) if _is_number(value) else value, default=str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return json.dumps(float(value) if is_number(value) else value, default=str)

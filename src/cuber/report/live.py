@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
@@ -23,21 +23,19 @@ STATES = ("running", "failed", "refused", "stopped", "waiting", "finished")
 """Order in which a table that does not fit shows its rows."""
 
 
-class _Printer:
-    """Context manager around a console, without any action at its ends."""
+class _Printer(nullcontext[Any]):
+    """Context manager that returns itself."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__(self)
         self.console = console
         self._shown: dict[str, str] = {}
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 # Runs
 
 
-class Lines(_Printer, AbstractContextManager["Lines"]):
+class Lines(_Printer):
     """Print one line per finished task."""
 
     def __call__(self, event: ProgressEvent) -> None:
@@ -88,7 +86,7 @@ def _figures(event: ProgressEvent) -> str:
 # Grids
 
 
-class GridLines(_Printer, AbstractContextManager["GridLines"]):
+class GridLines(_Printer):
     """Print one line when a run starts or ends."""
 
     def __call__(self, jobs: Sequence[JobStatus]) -> None:
@@ -105,18 +103,11 @@ class GridTable(Live):
         super().__init__(console=console, auto_refresh=False)
 
     def __call__(self, jobs: Sequence[JobStatus]) -> None:
-        self.update(grid_table(jobs, time.monotonic(), self.console.height - 4), refresh=True)
-
-
-def grid_table(jobs: Sequence[JobStatus], now: float, height: int) -> Table:
-    """State and progress of every run."""
-    table = Table(box=None, header_style="bold")
-    for title in ("run", "state", "done", "left"):
-        table.add_column(title, justify="right" if title in ("done", "left") else "left")
-    by_state = sorted(jobs, key=lambda job: STATES.index(job.state))
-    for job in by_state[: max(height, 5)] if len(jobs) > height else jobs:
-        left = job.seconds_left(now)
-        table.add_row(job.name, job.state, f"{job.done:.0%}", "" if left is None else duration(left))
-    counts = {state: sum(job.state == state for job in jobs) for state in STATES}
-    table.caption = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    return table
+        table, height = Table("run", "state", "done", "left", box=None, header_style="bold"), self.console.height - 4
+        by_state = sorted(jobs, key=lambda job: STATES.index(job.state))
+        for job in by_state[: max(height, 5)] if len(jobs) > height else jobs:
+            left = job.seconds_left(time.monotonic())
+            table.add_row(job.name, job.state, f"{job.done:.0%}", "" if left is None else duration(left))
+        counts = {state: sum(job.state == state for job in jobs) for state in STATES}
+        table.caption = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        self.update(table, refresh=True)

@@ -12,7 +12,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from cuber import metrics
-from cuber.core.formatting import pluralize
 from cuber.report import statistics
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ FIGURES: Mapping[str, Callable[[metrics.Matrix], float | None]] = {
     "forgetting": metrics.forgetting,
 }
 MISSING = "–"
+MACHINE = ("cuber", "torch", "python", "system", "processor", "device", "threads")
+"""What training times depend on."""
 
 
 @dataclass(frozen=True)
@@ -176,10 +177,6 @@ class Group:
     def results(self) -> list[Result]:
         return [result for variant in self.variants for result in variant.results]
 
-    @property
-    def seeds(self) -> list[int]:
-        return sorted({result.seed for result in self.results})
-
     @cached_property
     def task_names(self) -> list[str]:
         """Names of the tasks of the longest stream; "" where the name depends on the seed."""
@@ -201,26 +198,19 @@ class Group:
     @property
     def machines(self) -> list[str]:
         """Versions and machines of the runs; times of different machines should not be compared."""
-        return sorted({_machine(result.machine) for result in self.results})
+        machines = [result.machine for result in self.results]
+        return sorted({", ".join(f"{name} {one[name]}" for name in MACHINE if name in one) for one in machines})
 
     def settings(self) -> tuple[dict[str, list[str]], dict[str, str]]:
         """Settings that differ between variants (one value per variant), and those that all share."""
         different, same = {}, {}
         for name in dict.fromkeys(name for variant in self.variants for name in variant.chosen):
             values = [variant.chosen.get(name, MISSING) for variant in self.variants]
-            texts = ["none" if value is None else str(value) for value in values]
             if all(value == values[0] for value in values):
-                same[name] = texts[0]
+                same[name] = setting_text(values[0])
             else:
-                different[name] = texts
+                different[name] = list(map(setting_text, values))
         return different, same
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    versions = [f"{name} {machine[name]}" for name in ("cuber", "torch", "python") if name in machine]
-    place = [str(machine[name]) for name in ("system", "processor", "device") if name in machine]
-    threads = [pluralize(machine["threads"], "thread")] if machine.get("threads") is not None else []
-    return ", ".join([*versions, *place, *threads])
 
 
 @dataclass(frozen=True)

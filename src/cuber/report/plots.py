@@ -18,19 +18,12 @@ from cuber.report.typography import memory_text, memory_unit, shorten, time_text
 Marks = Mapping[str, Mark]
 """By a variant's label."""
 
-PANELS_IN_A_ROW = 4
 MOST_PANELS = 24
-MOST_MARKERS = 6
-CHARACTER = 0.065
-"""Approximate width of a character in inches."""
-LEGEND_ROW = 0.17
-BAND: dict[str, Any] = {"alpha": 0.16, "linewidth": 0}
+CHARACTER, LEGEND_ROW = 0.065, 0.17
+"""Approximate width of a character and height of a row in inches."""
 LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 1.2}
 """Line style for tasks that were learned all at once."""
 WHISKERS: dict[str, Any] = {"elinewidth": 1.0, "capsize": 2.5}
-
-
-# ACC against BWT
 
 
 def acc_against_bwt(group: Group, marks: Marks) -> Figure | None:
@@ -41,25 +34,18 @@ def acc_against_bwt(group: Group, marks: Marks) -> Figure | None:
     figure = Figure((WIDTH, 3.1), layout="constrained")
     axes = figure.add_subplot()
     axes.axhline(0, color=LIGHT["quiet"], linewidth=0.8, zorder=1)
-    shown = []
     for variant, acc, bwt in points:
         mark = marks[variant.label]
         if acc is not None and bwt is not None:
             point: dict[str, Any] = {"color": mark.color, "marker": mark.marker, "markersize": 7, "linestyle": "none"}
             axes.errorbar(acc.mean, bwt.mean, bwt.deviation or None, acc.deviation or None, **(WHISKERS | point))
-        elif acc is not None and variant.at_once:
+        elif acc is not None:
             axes.axvline(acc.mean, color=mark.color, **LEVEL)
-        else:
-            continue
-        shown.append(variant)
     axes.margins(0.12)
     axes.set_xlabel("ACC: mean final accuracy (%)")
     axes.set_ylabel("BWT (percentage points)")
-    add_legend(figure, shown, marks, lines=False)
+    add_legend(figure, group.variants, marks, lines=False)
     return figure
-
-
-# Accuracy over time
 
 
 def accuracy_evolution(group: Group, marks: Marks) -> Figure | None:
@@ -77,7 +63,7 @@ def accuracy_evolution(group: Group, marks: Marks) -> Figure | None:
         for variant in group.variants:
             if task < variant.tasks:
                 _draw(axes, [row[task] for row in variant.matrix], marks[variant.label], level=variant.at_once)
-    _share_axes(figure, "after learning task", "accuracy (%)", last=tasks - 1)
+    _share_axes(figure, "accuracy (%)", last=tasks - 1)
     add_legend(figure, group.variants, marks)
     return figure
 
@@ -96,9 +82,6 @@ def evenly(count: int, most: int) -> list[int]:
     return list(range(count)) if count <= most else [round(n * (count - 1) / (most - 1)) for n in range(most)]
 
 
-# Pools
-
-
 def pool_sizes(group: Group, marks: Marks) -> Figure | None:
     """One panel per layer: the share of its input space in the pool after each task."""
     layers = pool_layers(group)
@@ -106,13 +89,12 @@ def pool_sizes(group: Group, marks: Marks) -> Figure | None:
         return None
     figure, panels = make_panels(len(layers))
     users = [variant for variant in group.variants if variant.layers]
-    for axes, layer in zip(panels, layers, strict=False):
+    for axes, layer in zip(panels, layers, strict=True):
         axes.set_title(shorten(layer, 28))
         for variant in users:
             _draw(axes, variant.pool(layer, lambda pool: 100 * pool["size"] / pool["dimension"]), marks[variant.label])
-    _share_axes(figure, "after learning task", "in the pool (%)", last=len(group.task_names) - 1)
-    for axes in panels:
-        axes.set_ylim(0, None)
+    _share_axes(figure, "in the pool (%)", last=len(group.task_names) - 1)
+    panels[0].set_ylim(0, None)
     add_legend(figure, users, marks)
     return figure
 
@@ -121,9 +103,6 @@ def pool_layers(group: Group) -> list[str]:
     """Layers with a panel, evenly spaced where there are many."""
     layers = list(dict.fromkeys(layer for variant in group.variants for layer in variant.layers))
     return [layers[place] for place in evenly(len(layers), MOST_PANELS)]
-
-
-# Memory and time
 
 
 def memory_bars(group: Group, marks: Marks) -> Figure | None:
@@ -181,7 +160,7 @@ def _note(axes: Axes, x: float, row: int, text: str) -> None:
 
 
 def make_panels(count: int, *, share_x: bool = True) -> tuple[Figure, list[Axes]]:
-    columns = min(count, PANELS_IN_A_ROW if count > PANELS_IN_A_ROW + 2 or count == PANELS_IN_A_ROW else 3)
+    columns = min(count, 4 if count == 4 or count > 6 else 3)
     rows = math.ceil(count / columns)
     figure = Figure((WIDTH, 0.5 + 1.55 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=share_x, sharey=True, squeeze=False)
@@ -201,18 +180,18 @@ def _draw(axes: Axes, values: Iterable[Estimate | None], mark: Mark, *, level: b
         return
     places, means = [place for place, _ in known], [value.mean for _, value in known]
     style = {"color": mark.color, "linestyle": mark.dashes, "marker": mark.marker}
-    axes.plot(places, means, **style, markevery=max(1, math.ceil(len(known) / MOST_MARKERS)))
+    axes.plot(places, means, **style)
     if any(value.deviation for _, value in known):
         low = [max(0.0, value.mean - (value.deviation or 0)) for _, value in known]
         high = [min(100.0, value.mean + (value.deviation or 0)) for _, value in known]
-        axes.fill_between(places, low, high, color=mark.color, **BAND)
+        axes.fill_between(places, low, high, color=mark.color, alpha=0.16, linewidth=0)
 
 
-def _share_axes(figure: Figure, x: str, y: str, last: int) -> None:
+def _share_axes(figure: Figure, y: str, last: int) -> None:
     for axes in figure.axes:
         axes.xaxis.set_major_locator(MaxNLocator(min(last + 1, 8), integer=True, min_n_ticks=1))
         axes.set_xlim(-0.3, last + 0.3)
-    figure.supxlabel(x, fontsize=8, color=LIGHT["quiet"])
+    figure.supxlabel("after learning task", fontsize=8, color=LIGHT["quiet"])
     figure.supylabel(y, fontsize=8, color=LIGHT["quiet"])
 
 

@@ -39,13 +39,19 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     >>> round(low, 3), round(high, 3)
     (-10.706, 14.706)
     """
-    error = _standard_error(values)
-    if error is None:
-        return None
-    from scipy.special import stdtrit  # imported here because means alone do not need it
+    return _t_test(values, confidence)[0]
 
-    half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
-    return mean(values) - half, mean(values) + half
+
+def _t_test(values: Sequence[float], confidence: float) -> tuple[tuple[float, float] | None, float | None]:
+    """The interval of the mean, and the p-value of a mean of 0."""
+    spread = deviation(values)
+    if spread is None or spread < NO_SPREAD:
+        return None, None
+    from scipy.special import stdtr, stdtrit  # imported here because means alone do not need it
+
+    center, error, freedom = mean(values), spread / math.sqrt(len(values)), len(values) - 1
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
+    return (center - half, center + half), 2 * float(stdtr(freedom, -abs(center) / error))
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def paired(ones: Sequence[float], others: Sequence[float], confidence: float = C
     (2.0, 0.0742)
     """
     values = [one - other for one, other in zip(ones, others, strict=True)]
-    return Paired(len(values), mean(values), deviation(values), interval(values, confidence), _p(values))
+    return Paired(len(values), mean(values), deviation(values), *_t_test(values, confidence))
 
 
 def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float | None:
@@ -88,17 +94,3 @@ def _centered_ranks(values: Sequence[float]) -> list[float]:
     """Ranks minus their mean; equal values share the mean of their ranks."""
     order = sorted(values)
     return [(bisect_left(order, value) + bisect_right(order, value) - len(order)) / 2 for value in values]
-
-
-def _p(values: Sequence[float]) -> float | None:
-    error = _standard_error(values)
-    if error is None:
-        return None
-    from scipy.special import stdtr
-
-    return 2 * float(stdtr(len(values) - 1, -abs(mean(values)) / error))
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    spread = deviation(values)
-    return None if spread is None or spread < NO_SPREAD else spread / math.sqrt(len(values))

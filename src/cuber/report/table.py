@@ -21,9 +21,6 @@ class MarkedCell:
     mark: str = ""
     hint: str = ""
 
-    def __str__(self) -> str:
-        return self.text
-
 
 @dataclass(frozen=True)
 class Column:

@@ -66,7 +66,8 @@ def _figures(matrix: metrics.Matrix) -> str:
 def accuracy_table(result: Result) -> Table:
     """One row after each task and one column per task, or one row per task where there are many."""
     own = metrics.diagonal(result.accuracy)
-    changes = [_change(result.accuracy[-1][task], own[task]) for task in range(metrics.old_tasks(result.accuracy))]
+    gains = [(result.accuracy[-1][task] or 0.0) - own[task] for task in range(metrics.old_tasks(result.accuracy))]
+    changes = [Text(f"{format_number(gain, '+.1f')} ", style=_style(gain)) for gain in gains]
     bare = [] if result.accuracy_bare is None else list(map(_accuracy, result.accuracy_bare[-1]))
     names = [Text(f"{task} {about['name']}") for task, about in enumerate(result.tasks)]
     if len(own) > MOST_COLUMNS:
@@ -98,11 +99,6 @@ def _accuracy(value: float | None, own: float | None = None) -> Text:
     change = 0.0 if own is None else value - own
     sign = "+" if change >= VISIBLE else "-" if change <= -VISIBLE else " "
     return Text(f"{value:.1f}{sign}", style=_style(change))
-
-
-def _change(value: float | None, own: float) -> Text:
-    change = 0.0 if value is None else value - own
-    return Text(f"{format_number(change, '+.1f')} ", style=_style(change))
 
 
 def _style(change: float) -> str:

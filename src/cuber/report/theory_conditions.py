@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,11 @@ PREDICTORS = {
     "cosine": "cosine when the new task begins, mean over layers",
     "agreement": "agreement over the whole task, −⟨old gradient, change of weights⟩",
 }
-LEAST_EPS1 = 0.5**0.5
-"""The smallest ratio that theorem 2 (1) allows, for any step size."""
+CONDITIONS: Mapping[str, Callable[[LayerConditions], bool]] = {
+    "ratio ≥ 0.71": lambda one: one["ratio"] >= 0.5**0.5,  # the smallest that theorem 2 (1) allows, for any step size
+    "cosine > 0": lambda one: (one["cosine"] or 0) > 0,
+    "enough for theorem 1": lambda one: None not in (one["cosine"], one["eps2"]) and one["cosine"] >= one["eps2"],
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,19 +77,12 @@ def steps_covered(conditions: LayerConditions, lr: float) -> int:
 
 def summary(group: Group) -> Table | None:
     """How often the conditions held, over all layers, pairs of tasks and seeds of each variant."""
-
-    def percent(heading: str, name: str) -> Column:
-        return Column(heading, name, lambda share: f"{share:.0f} %")
-
     columns = [
         VARIANT,
         number("pairs × layers", "count", "d"),
-        percent("ratio ≥ 0.71", "projection"),
-        percent("cosine > 0", "agreeing"),
-        percent("enough for theorem 1", "correlation"),
+        *(Column(heading, heading, lambda share: f"{share:.0f} %") for heading in CONDITIONS),
         number("steps within theorem 2\N{NO-BREAK SPACE}(2)", "steps", "d"),
-        number("cosine predicts change", "cosine", "+.2f"),
-        number("agreement predicts change", "agreement", "+.2f"),
+        *(number(f"{name} predicts change", name, "+.2f") for name in PREDICTORS),
         estimate("BWT", "bwt", "+.2f"),
     ]
     rows = [summary_row(variant) for variant in group.variants if all_pairs(variant)]
@@ -96,21 +92,9 @@ def summary(group: Group) -> Table | None:
 def summary_row(variant: Variant) -> Row:
     """Percentages of conditions that held, the most steps covered, and rank correlations with the change."""
     conditions = [one for pair in all_pairs(variant) for one in pair.layers.values()]
-
-    def percent(holds: list[bool]) -> float:
-        return 100 * sum(holds) / len(holds)
-
-    row: Row = {
-        "variant": variant.label,
-        "count": len(conditions),
-        "projection": percent([one["ratio"] >= LEAST_EPS1 for one in conditions]),
-        "agreeing": percent([(one["cosine"] or 0) > 0 for one in conditions]),
-        "correlation": percent(
-            [None not in (one["cosine"], one["eps2"]) and one["cosine"] >= one["eps2"] for one in conditions]
-        ),
-        "steps": max(steps_covered(one, variant.chosen["lr"]) for one in conditions),
-        "bwt": variant.figure("bwt"),
-    }
+    row: Row = {"variant": variant.label, "count": len(conditions), "bwt": variant.figure("bwt")}
+    row |= {heading: 100 * statistics.mean(list(map(holds, conditions))) for heading, holds in CONDITIONS.items()}
+    row["steps"] = max(steps_covered(one, variant.chosen["lr"]) for one in conditions)
     for name in PREDICTORS:
         known = _points(variant, name)
         row[name] = statistics.rank_correlation([x for x, _ in known], [y for _, y in known])

@@ -42,13 +42,7 @@ class Comparison:
 def compare(report: Report, against: str | None = None, tables: Collection[str] = ()) -> Comparison:
     """Make all tables for which there are runs, or only those named in ``tables``.
 
-    Args:
-        report: The runs.
-        against: Label or method of the variant that the others are tested against; default: TRGP.
-        tables: Names from ``TABLES``.
-
-    Raises:
-        CuberError: A table or variant is unknown, or a named table cannot be made of these runs.
+    ``against`` is the label or method of the variant that the others are tested against; default: TRGP.
     """
     groups = report.groups
     for name in tables:
@@ -66,15 +60,8 @@ def compare(report: Report, against: str | None = None, tables: Collection[str] 
 def _tables(group: Group, against: str | None, wanted: Collection[str]) -> list[Table]:
     other = _named(group, against) if against is not None else _only(group.of(BEST_BEFORE))
     baseline = next(iter(group.of(BASELINE)), None)
-    made = [
-        *accuracy(group),
-        *differences(group, other),
-        *selected(group, other),
-        *forward(group, baseline),
-        *sweep(group),
-        *time(group, baseline),
-        *memory(group, baseline),
-    ]
+    made = [*accuracy(group), *differences(group, other), *selected(group, other), *forward(group, baseline)]
+    made += [*sweep(group), *time(group, baseline), *memory(group, baseline)]
     made = [table for table in made if table.kind in wanted]
     for table in made:
         table.benchmark = group.title

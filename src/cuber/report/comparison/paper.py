@@ -18,11 +18,7 @@ FOUR = ("split-cifar100", "split-miniimagenet", "five-datasets", "permuted-mnist
 
 
 def _figure(text: str) -> Estimate | None:
-    """A figure as the paper prints it.
-
-    >>> _figure("-0.9±0.01")
-    Estimate(mean=-0.9, deviation=0.01, printed='-0.9±0.01')
-    """
+    """A figure as the paper prints it: "-0.9±0.01"."""
     if text == "-":
         return None
     center, _, deviation = text.partition("±")
@@ -100,14 +96,14 @@ TIME: Mapping[str, Mapping[str, float | None]] = {
 
 def has(variant: Variant) -> bool:
     """Whether a variant has the settings of the paper's tables, except its table of eps2."""
-    return variant.method != "cuber" or _eps2(variant) == 0
+    return variant.method != "cuber" or variant.results[0].settings.get("eps2", 0.0) == 0
 
 
 def figures(benchmark: str, variant: Variant) -> Figures | None:
     """ACC and BWT of the paper for these settings, if it has them."""
     if has(variant):
         return ACCURACY.get(benchmark, {}).get(variant.method)
-    return EPS2.get(_eps2(variant)) if benchmark == "split-cifar100" else None
+    return EPS2.get(variant.results[0].settings["eps2"]) if benchmark == "split-cifar100" else None
 
 
 def figure(table: Mapping[str, Mapping[str, float | None]], benchmark: str, variant: Variant) -> float | None:
@@ -120,8 +116,3 @@ def incomplete(group: Group) -> list[str]:
     left_out = sorted({note for variant in group.variants for note in variant.shrunk})
     note = f"the paper's figures are for the whole benchmark, these runs for a part: {'; '.join(left_out)}"
     return [note] if left_out else []
-
-
-def _eps2(variant: Variant) -> float:
-    value: float = variant.results[0].settings.get("eps2", 0.0)
-    return value

@@ -257,9 +257,7 @@ def time(group: Group, baseline: Variant | None) -> list[Table]:
         (SEEDS, lambda v: len(v.results)),
         (estimate("seconds per task", "seconds"), lambda v: Estimate.of(map(seconds, v.results))),
     ]
-    kinds = ("system", "processor", "device", "threads")
-    machines = {", ".join(f"{name} {result.machine.get(name)}" for name in kinds) for result in group.results}
-    notes = [f"not all on one machine: {'; '.join(sorted(machines))}"] if len(machines) > 1 else []
+    notes = [f"not all on one machine and version: {'; '.join(group.machines)}"] if len(group.machines) > 1 else []
     if baseline is not None:
         columns.append((estimate(f"/ {baseline.label}", "relative"), relative))
         if any(paper.figure(paper.TIME, group.benchmark, variant) is not None for variant in group.variants):
