@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import debug_unwrap
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional
 
 from cuber.layers.backend import PlainBackend
@@ -121,7 +121,9 @@ class FastBackend(PlainBackend):
         """Return whether projecting these inputs saves more work than it makes, and can be done."""
         if not self._is_large or not module.training or not y.requires_grad or torch.compiler.is_compiling():
             return False
-        return self._saved_per_row * (self.layer.outputs - len(rows)) > WORTHWHILE and debug_unwrap(y) is y
+        return self._saved_per_row * (self.layer.outputs - len(rows)) > WORTHWHILE and not is_functorch_wrapped_tensor(
+            y
+        )
 
     def _record(self, rows: Tensor, ones: Tensor | None, delta: Tensor) -> None:
         """Keep the factors of a gradient; a hook of the layer's output."""
