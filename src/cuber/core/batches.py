@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from cuber.errors import CuberError, CuberWarning
@@ -97,6 +97,21 @@ def map_samples(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
     """Return the batch with every tensor that has one row per sample replaced by ``function(tensor)``."""
     total = size(batch)
     return map_tensors(batch, lambda tensor: function(tensor) if _has_length(tensor, total) else tensor)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device that batches for a model must be on: that of its first parameter."""
+    parameter = _first_parameter(model)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _first_parameter(module: nn.Module) -> nn.Parameter | None:
+    """Return ``next(module.parameters())``, without visiting all modules: it is needed in every step."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter
+    found = (_first_parameter(child) for child in module._modules.values() if child is not None)
+    return next((parameter for parameter in found if parameter is not None), None)
 
 
 def to(batch: Batch, device: torch.device) -> Batch:

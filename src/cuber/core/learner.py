@@ -208,7 +208,7 @@ class Method:
     @property
     def device(self) -> torch.device:
         """The device of the model's first parameter."""
-        return device_of(self.model)
+        return batches.device_of(self.model)
 
     # Saving and loading
 
@@ -390,8 +390,3 @@ class Method:
         self.__dict__.update(state)
         if not self._detached:
             claim(self.model, self)
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model's first parameter; of a model without parameters, the CPU."""
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

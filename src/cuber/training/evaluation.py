@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cuber.core.learner import LossFunction, device_of
+from cuber.core.batches import device_of
+from cuber.core.learner import LossFunction
 from cuber.layers import evaluation_mode
 from cuber.streams import FixedLoader, Split
 
