@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from benchmarks.subjects import ALEXNET_SUBJECT, resnet
 from benchmarks.timing import Figure, seconds
-from cuber import GPM, TRGP
+from cuber import GPM
 from cuber.layers import ProtectedLayer, evaluation_mode, observed
+from cuber.methods.cuber import SubspaceMethod
 
 SAMPLES = 125
 
@@ -65,7 +66,12 @@ def _bases_take(learner: GPM, batch: tuple[Tensor, Tensor]) -> tuple[float, floa
     with torch.no_grad(), evaluation_mode(learner.model):
         learner.loss(batch)
         forward = seconds(lambda: learner.loss(batch))
-    return seconds(lambda: learner._extend(learner._input_grams([batch]))), forward
+
+    def extend() -> None:
+        for name, gram in learner.input_grams([batch]).items():
+            learner.memory[name].add_task(gram, learner.threshold_of(name))
+
+    return seconds(extend), forward
 
 
 def _representations(learner: GPM, batch: tuple[Tensor, Tensor]) -> list[Tensor]:
@@ -83,7 +89,7 @@ def _representations(learner: GPM, batch: tuple[Tensor, Tensor]) -> list[Tensor]
 def _correlation(quick: bool) -> float:
     """How a new task stands to nine old ones, beside the gradient of the same samples alone."""
     learner = ALEXNET_SUBJECT.learner("CUBER")
-    assert isinstance(learner, TRGP)
+    assert isinstance(learner, SubspaceMethod)
     batch = ALEXNET_SUBJECT.data(64 if quick else 128)
     _begin(learner, batch)
     model = ALEXNET_SUBJECT.build()
@@ -91,6 +97,10 @@ def _correlation(quick: bool) -> float:
     def plain() -> None:
         functional.cross_entropy(model(batch[0]), batch[1]).backward()
 
+    def correlate() -> None:
+        for name, gradient in learner.mean_gradients(learner.sample).items():
+            learner.decide_regimes(learner.memory[name], gradient)
+
     plain()
-    turns = [(seconds(learner.correlate), seconds(plain)) for _ in range(3 if quick else 7)]
+    turns = [(seconds(correlate), seconds(plain)) for _ in range(3 if quick else 7)]
     return sorted(one / other for one, other in turns)[len(turns) // 2]
