@@ -286,8 +286,9 @@ class PooledMethod(LayerwiseMethod):
 
     def check_state(self, remembered: dict[str, Any]) -> None:
         super().check_state(remembered)
-        kept = [memory["energies"] for memory in remembered["memory"].values() if any(memory["gradients"])]
-        if self.penalty == "energy" and any(not any(e is not None for e in energies) for energies in kept):
+        memories = [memory for memory in remembered["memory"].values() if any(memory["gradients"])]
+        energies = [energy for memory in memories for energy in memory["energies"]]
+        if self.penalty == "energy" and memories and all(energy is None for energy in energies):
             raise CuberError("this state was saved by a CUBER with another penalty than 'energy': choose the same")
 
     def describe(self) -> list[str]:
