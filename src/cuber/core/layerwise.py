@@ -83,6 +83,7 @@ class LayerwiseMethod(Method):
         count = 0
         if not parameters:
             return {}
+        torch.clear_autocast_cache()  # inside an autocast, torch 2.8 keeps weights that were cast without gradients
         with evaluation_mode(self.model), torch.enable_grad():
             for batch in loader:
                 weight = batches.size(batch)
