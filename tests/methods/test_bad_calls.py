@@ -70,15 +70,15 @@ def test_an_optimizer_must_be_wrapped_anew_for_every_task() -> None:
 
 @methods
 @pytest.mark.parametrize(
-    ("tasks", "asked", "learnt"),
+    ("tasks", "asked", "learned"),
     [(0, 0, "none has"), (1, 1, "only task 0 has"), (3, -1, "tasks 0 to 2 have"), (3, 3, "")],
 )
-def test_as_task_of_a_task_nobody_learnt_says_which_were(kind: type, tasks: int, asked: int, learnt: str) -> None:
+def test_as_task_of_a_task_nobody_learnt_says_which_were(kind: type, tasks: int, asked: int, learned: str) -> None:
     learner = kind(CASE.model())
     for task in range(tasks):
         learn(learner, CASE.loader(task))
     with (
-        pytest.raises(CuberError, match=rf"as_task\({asked}\): that task has not been learned \(.*{learnt}"),
+        pytest.raises(CuberError, match=rf"as_task\({asked}\): that task has not been learned \(.*{learned}"),
         learner.as_task(asked),
     ):
         pass

@@ -33,7 +33,7 @@ def batches(task: int) -> list[Any]:
     return [(x[part], torch.randint(0, 3, (8,), generator=generator)) for part in torch.arange(24).split(8)]
 
 
-def learnt(kind: type = TRGP, tasks: int = 2, **settings: Any) -> Any:
+def learned(kind: type = TRGP, tasks: int = 2, **settings: Any) -> Any:
     learner = kind(network(), **settings)
     for task in range(tasks):
         learn(learner, batches(task), epochs=3)
@@ -49,7 +49,7 @@ def learnt(kind: type = TRGP, tasks: int = 2, **settings: Any) -> Any:
     ],
 )
 def test_a_state_is_not_loaded_where_what_it_protects_is_frozen(kind: type, frozen: str, sentence: str) -> None:
-    learner = learnt(kind)
+    learner = learned(kind)
     model = network(frozen)
     model.load_state_dict(learner.model.state_dict())
     other = kind(model)
@@ -59,7 +59,7 @@ def test_a_state_is_not_loaded_where_what_it_protects_is_frozen(kind: type, froz
 
 
 def test_a_task_with_a_frozen_layer_goes_on_elsewhere() -> None:
-    learner = learnt(TRGP, eps1=0.0)
+    learner = learned(TRGP, eps1=0.0)
     learner.model.first.requires_grad_(False)
     learner.begin_task(batches(2), loss_fn)
     model = network()
@@ -79,7 +79,7 @@ def test_a_task_with_a_frozen_layer_goes_on_elsewhere() -> None:
 @pytest.mark.parametrize("kind", [GPM, CUBER])
 @pytest.mark.parametrize("part", ["weight", "bias"])
 def test_a_part_of_a_layer_is_not_frozen_in_mid_task(kind: type, part: str) -> None:
-    learner = learnt(kind, 1)
+    learner = learned(kind, 1)
     learner.begin_task(batches(1), loss_fn)
     optimizer = learner.wrap(torch.optim.Adam(learner.parameters(), lr=0.01))
     watch, before = Watch.over(learner), copy.deepcopy(learner.model.state_dict())
@@ -95,7 +95,7 @@ def test_a_part_of_a_layer_is_not_frozen_in_mid_task(kind: type, part: str) -> N
 
 @pytest.mark.parametrize("make", [OPTIMIZERS["SGD"], OPTIMIZERS["Adam"], OPTIMIZERS["AdamW"]])
 def test_a_layer_that_is_frozen_in_mid_task_is_protected_from_what_moves_it_still(make: Any) -> None:
-    learner = learnt(GPM, 1)
+    learner = learned(GPM, 1)
     learner.begin_task(batches(1), loss_fn)
     optimizer = learner.wrap(make(learner.parameters()))
     train(learner, optimizer, batches(1))
@@ -134,7 +134,7 @@ def test_what_ewc_has_trained_is_not_frozen_when_its_fisher_is_asked_for() -> No
 
 
 def test_what_was_frozen_all_the_time_may_stay_so() -> None:
-    learner = learnt(CUBER, 1)
+    learner = learned(CUBER, 1)
     learner.model.first.requires_grad_(False)
     learn(learner, batches(1))
     assert gradients(learner, 1).keys() == {"last"}

@@ -20,7 +20,7 @@ from tests.models import CASES
 CASE = CASES["mlp"]
 
 
-def learnt(kind: type = TRGP, tasks: int = 2, **settings: Any) -> Any:
+def learned(kind: type = TRGP, tasks: int = 2, **settings: Any) -> Any:
     learner = kind(CASE.model(), **settings)
     for task in range(tasks):
         learn(learner, CASE.loader(task))
@@ -30,18 +30,19 @@ def learnt(kind: type = TRGP, tasks: int = 2, **settings: Any) -> Any:
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.needs_dtype(torch.bfloat16)
 def test_a_step_inside_an_autocast_protects_all_the_same(make: Any) -> None:
-    learner = learnt(GPM, 1, threshold=0.8)
+    learner = learned(GPM, 1, threshold=0.8)
     learner.begin_task(CASE.loader(1), loss_fn)
     watch = Watch.over(learner)
     optimizer = learner.wrap(make(learner.parameters(), lr=0.01))
     with torch.autocast("cpu", torch.bfloat16):
         train(learner, optimizer, CASE.loader(1), epochs=4)
     watch.held()
+    assert watch.moved() > 1e-3
 
 
 @pytest.mark.parametrize("verb", ["begin_task", "end_task", "load_state_dict"])
 def test_tasks_do_not_begin_or_end_while_another_is_shown(verb: str) -> None:
-    learner = learnt()
+    learner = learned()
     if verb == "end_task":
         learner.begin_task(CASE.loader(2), loss_fn)
         train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), CASE.loader(2))
@@ -54,7 +55,7 @@ def test_tasks_do_not_begin_or_end_while_another_is_shown(verb: str) -> None:
 
 
 def test_a_learner_that_has_let_go_answers_for_no_task() -> None:
-    learner = learnt()
+    learner = learned()
     state = learner.state_dict()
     learner.detach()
     with pytest.raises(CuberError, match="detach"), learner.as_task(0):
@@ -65,7 +66,7 @@ def test_a_learner_that_has_let_go_answers_for_no_task() -> None:
 
 @pytest.mark.parametrize("task", [0.0, "0", [0], True])
 def test_a_task_is_a_number_and_a_wrong_one_leaves_nothing_behind(task: Any) -> None:
-    learner, x = learnt(), CASE.inputs(0, 4)
+    learner, x = learned(), CASE.inputs(0, 4)
     before, bare = logits(learner, 0, x), weights(learner)
     with pytest.raises(CuberError, match="number of a task"), learner.as_task(task):
         pass
@@ -75,7 +76,7 @@ def test_a_task_is_a_number_and_a_wrong_one_leaves_nothing_behind(task: Any) -> 
 
 @pytest.mark.parametrize("verb", ["begin_task", "end_task"])
 def test_without_gradients_there_is_nothing_to_remember(verb: str) -> None:
-    learner = learnt(CUBER, 1)
+    learner = learned(CUBER, 1)
     if verb == "end_task":
         learner.begin_task(CASE.loader(1), loss_fn)
         train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), CASE.loader(1))
@@ -84,7 +85,7 @@ def test_without_gradients_there_is_nothing_to_remember(verb: str) -> None:
 
 
 def test_a_snapshot_brings_the_scalings_back_too() -> None:
-    learner = learnt(TRGP, 1, eps1=0.0)
+    learner = learned(TRGP, 1, eps1=0.0)
     learner.begin_task(CASE.loader(1), loss_fn)
     optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.5))
     train(learner, optimizer, CASE.loader(1))
@@ -99,7 +100,7 @@ def test_a_snapshot_brings_the_scalings_back_too() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda learner: pickle.loads(pickle.dumps(learner))])
 def test_a_copy_of_a_learner_holds_the_copy_of_the_model(copied: Any) -> None:
-    learner = learnt(TRGP, 1, eps1=0.0)
+    learner = learned(TRGP, 1, eps1=0.0)
     learner.begin_task(CASE.loader(1), loss_fn)
     learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1))
     twin = copied(learner)
@@ -111,7 +112,7 @@ def test_a_copy_of_a_learner_holds_the_copy_of_the_model(copied: Any) -> None:
 
 
 def test_two_optimizers_may_share_weights_and_scalings_between_them() -> None:
-    learner = learnt(TRGP, 1, eps1=0.0)
+    learner = learned(TRGP, 1, eps1=0.0)
     learner.begin_task(CASE.loader(1), loss_fn)
     named = dict(learner.named_parameters())
     scalings = [parameter for name, parameter in named.items() if ".scaling." in name]
@@ -275,4 +276,6 @@ def test_a_snapshot_knows_tensors_by_name() -> None:
 def test_a_module_with_a_mark_of_its_own_is_not_taken_for_one_with_sparse_gradients() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
     model.sparse = True  # type: ignore[assignment]
-    learn(ER(model), CASE.loader(0))
+    learner = ER(model)
+    learn(learner, CASE.loader(0))
+    assert learner.tasks == 1

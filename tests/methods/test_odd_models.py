@@ -194,6 +194,7 @@ def test_weights_loaded_between_tasks_are_what_is_protected() -> None:
     watch = Watch.over(learner)
     train(learner, learner.wrap(torch.optim.Adam(learner.parameters(), lr=0.01)), DATA.loader(1))
     watch.held()
+    assert watch.moved() > 1e-3
 
 
 def test_a_model_that_is_one_layer_works() -> None:

@@ -199,6 +199,7 @@ def test_one_optimizer_may_serve_all_tasks_of_a_method_without_scalings(make: Ma
         learner.begin_task(loader, loss_fn)
         watch = Watch.over(learner)
         train(learner, learner.wrap(optimizer), loader, after_step=watch.held)
+        assert watch.moved() > 1e-4
         learner.end_task(loader)
 
 

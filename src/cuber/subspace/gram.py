@@ -1,4 +1,4 @@
-"""What the bases need to know of the data: the Gram matrix of the input vectors."""
+"""The Gram matrix of a layer's input vectors, from which bases are computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 NUMBERS_AT_ONCE = 2**21
-"""How many are written down in float64 at a time: enough to multiply fast, not so many as to fill memory."""
+"""Numbers converted to float64 at a time: enough for fast products, few enough not to fill memory."""
 
 
 class Residual(NamedTuple):
@@ -18,7 +18,7 @@ class Residual(NamedTuple):
     energies: Tensor
     """Descending."""
     directions: Callable[[int], Tensor]
-    """The first so many (d x k, orthonormal, and orthogonal to the basis): most are never asked for."""
+    """Count k -> the first k directions (d x k, orthonormal, orthogonal to the basis); most are never needed."""
 
 
 class Gram:
