@@ -86,8 +86,10 @@ def test_it_is_cached_from_step_to_step_of_plain_sgd(settings: dict[str, Any]) -
     learner, optimizer = in_third_task(WIDTHS[1], **settings)
 
     def check() -> None:
-        assert learner.layers["0"].backend.cached_displacement is not None
+        cached = learner.layers["0"].backend.cached_displacement
+        assert cached is not None
         check_displacement(learner)
+        assert learner.layers["0"].backend.displacement() is cached  # not computed anew
 
     train(learner, optimizer, data(2, WIDTHS[1][0]), check)
 
