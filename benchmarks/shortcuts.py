@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from benchmarks.subjects import SUBJECTS, Subject, plain
 from benchmarks.timing import Figure, ratios
 from cuber.core import pooled
-from cuber.layers.backend import PlainBackend
-from cuber.layers.fast_backend import FastBackend
+from cuber.layers.backends import FastBackend, PlainBackend
 from cuber.subspace import constraint
 from cuber.training.trainer import OptimizerFactory
 

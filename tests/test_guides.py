@@ -22,7 +22,7 @@ from cuber.experiments import Experiment, run
 from cuber.experiments.grid import grid
 from cuber.experiments.grid import numbers as seeds_from
 from cuber.layers import BACKENDS, ProtectedLayer
-from cuber.layers.rule import RULES
+from cuber.layers.protected import RULES
 from cuber.methods import METHODS
 from cuber.report.comparison import paper
 from tests.datasets import files

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cuber.layers import ProtectedLayer, fast_backend
-from cuber.layers.fast_backend import FastBackend
+from cuber.layers import ProtectedLayer, backends
+from cuber.layers.backends import FastBackend
 from cuber.subspace import Anchor, Constraint, NormPenalty, Scaling, supports_of
 from tests.layers.table import protected
 
@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.fixture(autouse=True)
 def _shortcuts_wherever_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_backend, "WORTHWHILE", 0)
+    monkeypatch.setattr(backends, "WORTHWHILE", 0)
 
 
 def layer_in_task(module: nn.Module, backend: str, free: int, scaling: str = "none") -> ProtectedLayer:
@@ -377,3 +377,22 @@ def test_only_plain_steps_with_known_gradients_carry_the_displacement_on() -> No
         layer.backend.displacement()
         layer.backend.after_step(lr)
         assert (layer.backend.cached_displacement is not None) == kept
+
+
+@pytest.mark.parametrize(("d", "rank", "freed"), [(2, 1, 0), (5, 5, 0), (9, 2, 1), (9, 8, 3), (12, 12, 11)])
+def test_directions_for_checks_are_unit_vectors_with_the_weight_along_them(d: int, rank: int, freed: int) -> None:
+    torch.manual_seed(0)
+    free = torch.arange(rank) < freed
+    pool, start = torch.linalg.qr(torch.randn(d, rank, dtype=torch.float64)).Q, torch.randn(3, d, dtype=torch.float64)
+    probes = backends.Probes(Constraint(pool, ~free, free, Anchor.of(start, pool)))
+    direction, held = probes.protected
+    assert float(direction.norm()) == pytest.approx(1) == float(probes.anywhere.norm())
+    protected = pool[:, ~free]
+    assert torch.allclose(protected @ (protected.T @ direction), direction, atol=1e-10)
+    assert torch.allclose(held, start @ direction)
+    if free.any():
+        combination, direction, along, rounding = probes.free
+        assert float(combination.norm()) == pytest.approx(1)
+        assert torch.allclose(direction, pool[:, free] @ combination)
+        assert torch.allclose(along, start @ direction)
+        assert 0 < rounding < 1e-10

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cuber import CUBER, GPM, TRGP
-from cuber.layers import fast_backend
+from cuber.layers import backends
 from tests.loops import OPTIMIZERS, learn, logits, weights
 from tests.models import CASES, Case, cases
 
@@ -27,7 +27,7 @@ METHODS: dict[str, tuple[type, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def _shortcuts_wherever_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_backend, "WORTHWHILE", 0)
+    monkeypatch.setattr(backends, "WORTHWHILE", 0)
 
 
 def learner_of(case: Case, method: str, backend: str) -> Any:
@@ -95,7 +95,7 @@ def test_both_back_ends_learn_the_same(case: Case, method: str, optimizer: str) 
 def test_the_comparison_compares_something(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients are projected by their factors, displacements cached, old tasks in all regimes, some demoted."""
     taken: set[str] = set()
-    factors, agrees = fast_backend.FastBackend._matching_factors, fast_backend.FastBackend._agrees
+    factors, agrees = backends.FastBackend._matching_factors, backends.FastBackend._agrees
 
     def noted_factors(self: Any) -> Any:
         found = factors(self)
@@ -107,8 +107,8 @@ def test_the_comparison_compares_something(monkeypatch: pytest.MonkeyPatch) -> N
         taken.update({"displacement"} if agreed else ())
         return agreed
 
-    monkeypatch.setattr(fast_backend.FastBackend, "_matching_factors", noted_factors)
-    monkeypatch.setattr(fast_backend.FastBackend, "_agrees", noted_agreement)
+    monkeypatch.setattr(backends.FastBackend, "_matching_factors", noted_factors)
+    monkeypatch.setattr(backends.FastBackend, "_agrees", noted_agreement)
     made = []
     for case, method in itertools.product(("mlp", "cnn"), METHODS):
         learner = learner_of(CASES[case], method, "fast")

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
 from cuber import CUBER, GPM, CuberError
-from cuber.layers import fast_backend
+from cuber.layers import backends
 from tests.loops import MakeOptimizer
 
 WIDTHS = [(20, 6), (12, 30)]
@@ -23,7 +23,7 @@ Loader = list[tuple[Tensor, Tensor]]
 
 @pytest.fixture(autouse=True)
 def _shortcuts_wherever_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_backend, "WORTHWHILE", 0)
+    monkeypatch.setattr(backends, "WORTHWHILE", 0)
 
 
 def data(task: int, directions: int) -> Loader:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cuber import EWC, CuberError, CuberWarning
+from cuber.core.state import move
 from cuber.networks import MLP
 from tests.loops import learn, loss_fn, same_bits, train
 from tests.methods.test_ewc import after, finished
@@ -203,7 +204,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], sente
 def test_springs_follow_a_model_that_is_moved_between_tasks() -> None:
     learner = after(EWC, tasks=1)
     learner.model.to("meta")  # the one other device that every machine has; nothing can be computed on it
-    learner._move_memory()
+    move(learner)
     for parameter in learner.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     learner.before_step(torch.optim.SGD(learner.parameters(), lr=0.1))

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from cuber import CUBER, GPM, TRGP
-from cuber.layers import fast_backend
+from cuber.layers import backends
 from tests.oracles.dense import effective_weight
 
 Loader = list[tuple[Tensor, Tensor]]
@@ -36,7 +36,7 @@ methods = pytest.mark.parametrize("method", METHODS)
 
 @pytest.fixture(autouse=True)
 def _shortcuts_wherever_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_backend, "WORTHWHILE", 0)
+    monkeypatch.setattr(backends, "WORTHWHILE", 0)
 
 
 def data(task: int, shape: tuple[int, ...], dtype: torch.dtype, batches: int = 5, size: int = 4) -> Loader:

@@ -15,7 +15,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from cuber import CUBER, GPM, TRGP, FineTune
 from cuber.errors import CuberWarning
-from cuber.layers.fast_backend import FastBackend
+from cuber.layers.backends import FastBackend
 from tests.loops import MakeOptimizer, Watch
 
 Loader = list[tuple[Tensor, Tensor]]

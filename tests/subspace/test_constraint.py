@@ -64,13 +64,3 @@ def test_a_weight_of_less_precision_is_anchored_in_the_precision_of_the_pool(dty
     assert constraint.restored(weight).dtype == dtype
     drift = (constraint.restored(weight).double() - start.double()) @ pool[:, 2:]
     assert drift.norm() < 10 * torch.finfo(dtype).eps * start.double().norm()
-
-
-def test_directions_for_checks_are_the_same_in_both_coordinates() -> None:
-    start, weight, pool = drawn(0)
-    constraint = Constraint(pool, ~first(2), first(2), Anchor.of(start, pool))
-    for direction in (constraint.probe, constraint.free_direction, constraint.projector.direction):
-        assert float(direction.norm()) == pytest.approx(1)
-    assert torch.allclose(constraint.held_direction, start @ constraint.projector.direction)
-    moved = weight @ constraint.free_direction - constraint.free_direction_start
-    assert torch.allclose(moved, constraint.displacement(weight) @ constraint.free_probe)

@@ -80,12 +80,3 @@ def test_a_gradient_of_another_precision_keeps_its_precision(dtype: torch.dtype)
     assert (projected.double() - outside(gradient, basis)).norm() < 1e-2 * gradient.double().norm()
     Projector(basis).project_(gradient)
     assert torch.equal(gradient, projected)
-
-
-@given(st.integers(2, 12), st.integers(1, 12), st.integers(0, 2**31))
-def test_the_direction_for_checks_is_a_unit_vector_inside(d: int, rank: int, seed: int) -> None:
-    torch.manual_seed(seed)
-    basis = orthonormal(d, min(rank, d), torch.float64)
-    direction = Projector(basis).direction
-    assert float(direction.norm()) == pytest.approx(1)
-    assert torch.allclose(basis @ (basis.T @ direction), direction, atol=1e-10)

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -190,3 +191,31 @@ def check_loader(loader: object, verb: str) -> None:
         raise CuberError(f"{verb}: this loader can be read only once (a generator); give a DataLoader or a list")
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise CuberError(f"{verb} takes the task's training data as a loader, not a {type(loader).__name__}")
+
+
+def check_pair(batch: Any) -> None:
+    """Raise unless a batch is ``(input, target)``."""
+    if not (isinstance(batch, list | tuple) and len(batch) == 2):
+        raise CuberError(
+            f"the loader yields a {type(batch).__name__} where (input, target) is expected: "
+            "give the learner a forward=lambda model, batch: loss"
+        )
+
+
+def check_loss(loss: Any, task: int) -> None:
+    """Raise unless a task can begin with this loss."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise CuberError("the loss must be a tensor with one value, a mean over the batch")
+    if not bool(loss.isfinite()):
+        raise CuberError(f"task {task}: the loss is {float(loss)} before the first step; check the inputs")
+
+
+@contextmanager
+def explained(beginning: str) -> Iterator[None]:
+    """While open, report any exception of a user's model or loss as ``CuberError(f"{beginning}: {reason}")``."""
+    try:
+        yield
+    except CuberError:
+        raise
+    except Exception as error:
+        raise CuberError(f"{beginning}: {' '.join(str(error).split())}") from error

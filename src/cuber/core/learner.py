@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,20 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches, checks
+from cuber.core import batches
 from cuber.core.batches import Batch
-from cuber.core.freezing import Freezer, claim, release
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.settings import check_settings, setting, settings_of
 from cuber.core.snapshot import Snapshot
-from cuber.core.state import bytes_by_kind, check_state, declared, from_plain, moved, to_plain
+from cuber.core.state import check_state, load, memory_bytes, move, save
 from cuber.errors import CuberError
 from cuber.layers.gates import strip_gates
-from cuber.layers.normalization import Normalization, Statistics, evaluation_mode
+from cuber.layers.model import Freezer, Normalization, Statistics, claim, evaluation_mode, release
 from cuber.networks.heads import heads_of, other_head_parameters
 
 LossFunction = Callable[[Any, Any], Tensor]
 Forward = Callable[[nn.Module, Batch], Tensor]
+DETACHED = "this learner was detached from its model: make a new one"
 
 
 @dataclass(eq=False, repr=False)
@@ -60,9 +59,12 @@ class Method:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        self.model = checks.check_model(self.model, type(self).__name__)
+        if not isinstance(self.model, nn.Module):
+            raise CuberError(f"{type(self).__name__} takes an nn.Module, not a {type(self.model).__name__}")
+        self.model = getattr(self.model, "_orig_mod", self.model)  # of one that torch.compile has wrapped
         claim(self.model, self)
         strip_gates(self.model)  # a copy of a model comes with the gates of the original's learner
+        self.heads = heads_of(self.model)
         self.freezer = Freezer(self.model)
         self.normalization = Normalization(self.model, self.norm_statistics)
         self.optimizers = OptimizerHooks(self)
@@ -83,6 +85,8 @@ class Method:
         self._loss_fn: LossFunction | None = None
         self._resumed = self._detached = False
         self._views = 0
+        self.memory_device = self.device
+        """Where what is remembered was when the last task began."""
 
     # For the training loop to call
 
@@ -98,12 +102,16 @@ class Method:
         """
         self._require_attached("begin_task")
         batches.check_loader(loader, "begin_task")
-        checks.check_can_begin(self.task, loss_fn or self.forward)
+        if self.task is not None:
+            raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
+        if loss_fn is None and self.forward is None:
+            raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
         self.sample = self.take(loader)
         self._loss_fn = loss_fn
         self.steps_per_epoch = batches.steps(loader) if steps is None else steps
         self.normalization = Normalization(self.model, self.norm_statistics)
-        self._move_memory()
+        if self.memory_device != self.device:
+            move(self)
         shown, statistics = self.shown_task, self.normalization.statistics()
         try:
             self.show_task(self.tasks)
@@ -165,9 +173,9 @@ class Method:
     def as_task(self, task: int | None) -> Iterator[nn.Module]:
         """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
         if self._detached:
-            raise CuberError("this learner was detached from its model: make a new one")
+            raise CuberError(DETACHED)
         if task is not None:
-            checks.check_task(task, known=self.tasks + (self.at_once if self.task is not None else 0))
+            self._check_known(task)
         shown, statistics = self.shown_task, self.normalization.statistics()
         self._views += 1
         try:
@@ -194,7 +202,7 @@ class Method:
         """Return the differentiable loss of a batch at the weights that the model now shows."""
         if self.forward is not None:
             return self.forward(self.model, batch)
-        checks.check_pair(batch)
+        batches.check_pair(batch)
         x, y = batches.to(batch, self.device)
         return self.loss_fn(self.model(x), y)
 
@@ -214,34 +222,16 @@ class Method:
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of everything the learner must remember, as plain values and tensors (not the weights)."""
-        names = self._declared_state(in_task=self.task is not None)
-        return copy.deepcopy(
-            {
-                "method": type(self).__name__,
-                "model": self._shapes(),
-                "tasks": self.tasks,
-                "task": self.task,
-                "epoch": self.epoch,
-                "steps_per_epoch": self.steps_per_epoch,
-                "sample": self.sample,
-                "remembered": {name: to_plain(getattr(self, name)) for name in names},
-            }
-        )
+        return save(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what ``state_dict()`` returned; in the middle of a task, call ``resume_task`` next."""
         self._require_attached("load_state_dict")
-        in_task = isinstance(state, dict) and state.get("task") is not None
-        names = self._declared_state(in_task=in_task)
-        check_state(state, type(self).__name__, self._shapes(), names)
+        check_state(self, state)
         self.check_state(state["remembered"])
         self._leave_task()
         self.freezer.thaw()
-        self.tasks, self.task, self.epoch = state["tasks"], state["task"], state["epoch"]
-        self.steps_per_epoch, self.sample = state["steps_per_epoch"], state["sample"]
-        remembered = copy.deepcopy(state["remembered"])  # tensors that occur twice, such as statistics, stay one
-        for name, kind in names.items():
-            setattr(self, name, from_plain(kind, remembered[name], self.device))
+        load(self, state)
         self.on_state_loaded()
         self.show_task(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
         if self.task is not None:
@@ -255,10 +245,8 @@ class Method:
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the bytes kept between tasks, by kind."""
-        kinds = {"statistics": "statistics"} | declared(type(self), "kinds")
-        total = bytes_by_kind({name: getattr(self, name) for name in self._declared_state(in_task=False)}, kinds)
-        heads = sum(head.nbytes for multi in heads_of(self.model) for head in multi.heads[: self.tasks].parameters())
-        return {kind: size for kind, size in total.items() if size or kind in kinds.values()} | {"heads": heads}
+        heads = sum(head.nbytes for multi in self.heads for head in multi.heads[: self.tasks].parameters())
+        return memory_bytes(self) | {"heads": heads}
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
@@ -302,14 +290,15 @@ class Method:
         self.shown_task = task
         if task is None:
             return
-        for multi_head in heads_of(self.model):
+        for multi_head in self.heads:
             multi_head.select_task(task)
         if task < len(self.statistics):
             self.normalization.restore(self.statistics[task])
 
     def freeze_parameters(self) -> None:
         """Freeze what the new task must not train: the heads of other tasks; call ``super()`` first."""
-        self.freezer.freeze(other_head_parameters(self.model, range(self.tasks, self.tasks + self.at_once)))
+        if self.heads:
+            self.freezer.freeze(other_head_parameters(self.model, range(self.tasks, self.tasks + self.at_once)))
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Iterate over what the present task trains, with names."""
@@ -332,7 +321,7 @@ class Method:
         """Run the sample through model and loss: estimate normalization statistics, raise errors early."""
         estimated = self.normalization.trained_layers(self.model) if self.tasks else []
         with torch.no_grad(), evaluation_mode(self.model):
-            checks.check_loss(self.try_loss(self.sample[0], "first batch"), self.tasks)
+            batches.check_loss(self.try_loss(self.sample[0], "first batch"), self.tasks)
             with self.normalization.estimating(estimated):
                 for batch in self.sample[: max(1, len(self.sample) - 1)] if estimated else []:
                     self.try_loss(batch, "batches")
@@ -359,23 +348,24 @@ class Method:
 
     def try_loss(self, batch: Batch, which: str) -> Tensor:
         """Return the loss of a batch; report whatever model and loss raise in one sentence."""
-        with checks.explained(f"task {self.tasks}: the model and the loss cannot take the loader's {which}"):
+        with batches.explained(f"task {self.tasks}: the model and the loss cannot take the loader's {which}"):
             return self.loss(batch)
 
-    def _declared_state(self, *, in_task: bool) -> dict[str, Any]:
-        names = declared(type(self), "remembered")
-        return names | declared(type(self), "in_task") if in_task else names
-
-    def _shapes(self) -> dict[str, list[int]]:
-        return {name: list(parameter.shape) for name, parameter in self.model.named_parameters()}
-
-    def _move_memory(self) -> None:
-        """Move what is remembered to the device that the model was moved to."""
-        for name in self._declared_state(in_task=False):
-            setattr(self, name, moved(getattr(self, name), self.device))
-
     def _require_attached(self, verb: str) -> None:
-        checks.check_attached(verb, detached=self._detached, viewed=self._views > 0)
+        if self._detached:
+            raise CuberError(DETACHED)
+        if self._views:
+            raise CuberError(f"{verb} inside as_task, which would then show the old task again: leave the block first")
+        if torch.is_inference_mode_enabled():
+            raise CuberError(f"{verb} needs gradients: call it outside torch.inference_mode()")
+
+    def _check_known(self, task: Any) -> None:
+        if not isinstance(task, int) or isinstance(task, bool):
+            raise CuberError(f"as_task takes the number of a task or None, not {task!r}")
+        known = self.tasks + (self.at_once if self.task is not None else 0)
+        if not 0 <= task < known:
+            learned = f"tasks 0 to {known - 1} have" if known > 1 else "only task 0 has" if known else "none has"
+            raise CuberError(f"as_task({task}): that task has not been learned ({learned})")
 
     def _require_task(self, verb: str) -> None:
         if self.task is None:

@@ -39,6 +39,8 @@ class OptimizerHooks:
         self._layers = layers or {}
         self.steps = 0
         """In the present task."""
+        self._acts: set[str] = set()
+        """What the method does around a step, by the names of what it overrides."""
         self._handles: dict[Optimizer, list[RemovableHandle]] = {}
         self._pending: dict[str, set[int]] = {}
         """Layer -> the optimizers (by id) that hold a part of it and have not stepped since its gradient changed."""
@@ -55,9 +57,10 @@ class OptimizerHooks:
             optimizer.state.clear()  # its history belongs to the loss of the last task
         handles = []
         # A step of a small network takes half a millisecond: no hook that does nothing.
-        if self._method.overrides("before_step"):
+        self._acts = {name for name in ("on_step_begin", "before_step", "after_step") if self._method.overrides(name)}
+        if "before_step" in self._acts:
             handles.append(optimizer.register_step_pre_hook(self._before))
-        if self._layers or self._method.overrides("after_step"):
+        if self._layers or "after_step" in self._acts:
             handles.append(optimizer.register_step_post_hook(self._after))
         self._handles[optimizer] = handles
 
@@ -122,7 +125,8 @@ class OptimizerHooks:
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        self._method.on_step_begin(optimizer)
+        if "on_step_begin" in self._acts:
+            self._method.on_step_begin(optimizer)
         if closure is None:
             _unscale(optimizer)
             with full_precision(_device_of(optimizer)), _minimized(optimizer):
@@ -152,7 +156,8 @@ class OptimizerHooks:
             due = self.steps % STEPS_TO_RESTORE == 0
             if self._layers and (due or not plain):
                 self.restore_protected(only_drifted=not due)
-            self._method.after_step(optimizer)
+            if "after_step" in self._acts:
+                self._method.after_step(optimizer)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_pending": {}}  # hooks stay with the optimizers of the original

@@ -11,18 +11,64 @@ Types may nest tensors, parameters, numbers, strings, lists, sets, dictionaries,
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from cuber.errors import CuberError
 
+if TYPE_CHECKING:
+    from cuber.core.learner import Method
+
 Plain = Any
 """Tensors, numbers, strings and None in lists and dictionaries."""
+PROGRESS = ("tasks", "task", "epoch", "steps_per_epoch", "sample")
+"""Attributes of every learner that say where it is in its loop."""
+
+
+def save(learner: Method) -> dict[str, Any]:
+    """Return a copy of what a learner must remember, as plain values and tensors."""
+    names = declared_state(type(learner), in_task=learner.task is not None)
+    return copy.deepcopy(
+        {
+            "method": type(learner).__name__,
+            "model": _shapes(learner.model),
+            **{name: getattr(learner, name) for name in PROGRESS},
+            "remembered": {name: to_plain(getattr(learner, name)) for name in names},
+        }
+    )
+
+
+def load(learner: Method, state: dict[str, Any]) -> None:
+    """Give a learner the values that :func:`save` returned."""
+    for name in PROGRESS:
+        setattr(learner, name, state[name])
+    remembered = copy.deepcopy(state["remembered"])  # tensors that occur twice, such as statistics, stay one
+    for name, kind in declared_state(type(learner), in_task=learner.task is not None).items():
+        setattr(learner, name, from_plain(kind, remembered[name], learner.device))
+    learner.memory_device = learner.device
+
+
+def move(learner: Method) -> None:
+    """Move what a learner remembers to the device that its model was moved to."""
+    for name in declared_state(type(learner), in_task=False):
+        setattr(learner, name, moved(getattr(learner, name), learner.device))
+    learner.memory_device = learner.device
+
+
+def declared_state(method: type, *, in_task: bool) -> dict[str, Any]:
+    """Return attribute -> type of what a method keeps: between tasks, or also in the middle of one."""
+    names = declared(method, "remembered")
+    return names | declared(method, "in_task") if in_task else names
+
+
+def _shapes(model: nn.Module) -> dict[str, list[int]]:
+    return {name: list(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 def to_plain(value: Any) -> Plain:
@@ -115,6 +161,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(value, field.name))
 
 
+def memory_bytes(learner: Method) -> dict[str, int]:
+    """Count the bytes that a learner keeps between tasks, by kind."""
+    kinds = {"statistics": "statistics"} | declared(type(learner), "kinds")
+    names = declared_state(type(learner), in_task=False)
+    total = bytes_by_kind({name: getattr(learner, name) for name in names}, kinds)
+    return {kind: size for kind, size in total.items() if size or kind in kinds.values()}
+
+
 def bytes_by_kind(attributes: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, int]:
     """Count the bytes in attributes, by their names or, where they hold dataclasses, by the names of their fields.
 
@@ -142,15 +196,11 @@ def declared(owner: type, name: str) -> dict[str, Any]:
     return {key: kind for cls in reversed(owner.__mro__) for key, kind in vars(cls).get(name, {}).items()}
 
 
-def check_state(state: Any, method: str, shapes: Mapping[str, list[int]], names: Mapping[str, Any]) -> None:
-    """Raise unless a state was saved by the same method, with the same memory, around the same model.
-
-    Args:
-        state: what ``load_state_dict`` was given.
-        method: class name of the learner.
-        shapes: of the model's parameters, by name.
-        names: what the learner remembers.
-    """
+def check_state(learner: Method, state: Any) -> None:
+    """Raise unless a state was saved by the same method, with the same memory, around the same model."""
+    method, shapes = type(learner).__name__, _shapes(learner.model)
+    in_task = isinstance(state, dict) and state.get("task") is not None
+    names = declared_state(type(learner), in_task=in_task)
     saved_by = state.get("method", "something else") if isinstance(state, dict) else type(state).__name__
     if saved_by != method:
         raise CuberError(f"this state was saved by {saved_by}, not {method}")
@@ -159,8 +209,7 @@ def check_state(state: Any, method: str, shapes: Mapping[str, list[int]], names:
             "this state was saved by an earlier version of cuber, in another format: load it with that version, or "
             "learn the tasks again"
         )
-    required = ("model", "tasks", "task", "epoch", "steps_per_epoch", "sample", "remembered")
-    lacking = [name for name in required if name not in state]
+    lacking = [name for name in ("model", *PROGRESS, "remembered") if name not in state]
     lacking += [name for name in names if name not in state.get("remembered", names)]
     if lacking:
         raise CuberError(f"this state is incomplete: it lacks '{lacking[0]}'; save learner.state_dict() again")

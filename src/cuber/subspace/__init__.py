@@ -10,9 +10,11 @@ from cuber.subspace.constraint import (
     NormPenalty,
     Penalty,
     Projector,
+    Scaling,
     SquaredPenalty,
     energy_weights,
     make_penalty,
+    supports_of,
 )
 from cuber.subspace.gram import NUMBERS_AT_ONCE, Gram, complement, in_float64
 from cuber.subspace.memory import (
@@ -21,11 +23,11 @@ from cuber.subspace.memory import (
     HIGHEST_THRESHOLD,
     NO_FORGETTING,
     LayerMemory,
+    LearnedScaling,
     Pool,
     PrunedGradient,
     Regime,
 )
-from cuber.subspace.scaling import LearnedScaling, Scaling, supports_of
 
 __all__ = [
     "BACKWARD_TRANSFER",

@@ -1,19 +1,22 @@
-"""Where the weight of a layer may move while a task is learned: projections, penalties, anchors."""
+"""What a task may do with the weight of a layer: where it may move, with projections and penalties, and its scaling."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cuber.subspace.gram import Gram, complement
-from cuber.subspace.memory import BACKWARD_TRANSFER, LayerMemory
+from cuber.subspace.gram import Gram, complement, in_float64
+from cuber.subspace.memory import BACKWARD_TRANSFER, LayerMemory, LearnedScaling, columns
 
 CLEARLY_FEWER = 0.9
 """The complement is used where it has at most this share of the columns: it takes up memory of its own."""
+
+
+WORTHWHILE_SUPPORT = 0.75
+"""Supports of scalings are used where they have at most this many times the columns of the pool."""
 
 
 class Projector:
@@ -28,7 +31,6 @@ class Projector:
         dimension, self.rank = protected.shape
         self.by_complement = dimension - self.rank < CLEARLY_FEWER * self.rank
         self._columns = complement(protected) if self.by_complement else protected
-        self._direction: Tensor | None = None
 
     @property
     def columns(self) -> int:
@@ -53,15 +55,6 @@ class Projector:
             torch.mm(matrix @ self._columns, self._columns.mT, out=matrix)
         elif self.rank:
             matrix.addmm_(matrix @ self._columns, self._columns.mT, alpha=-1)
-
-    @property
-    def direction(self) -> Tensor:
-        """A random unit vector inside the protected directions."""
-        if self._direction is None:
-            drawn = torch.randn(1, len(self._columns), generator=torch.Generator().manual_seed(0)).to(self._columns)
-            inside = self.inside(drawn)[0]
-            self._direction = inside / inside.norm().clamp_min(1e-30)
-        return self._direction
 
     def _along_columns(self, matrix: Tensor) -> Tensor:
         columns = self._columns
@@ -221,50 +214,24 @@ class Constraint:
         self.anchored = anchored
         self.anchor = anchor
         self.penalty = penalty
-        self.projector = Projector(_columns(basis, protected))
-        self.free = _columns(basis, free)
+        self.protected_columns = protected
+        self.projector = Projector(self.protected)
+        self.free = columns(basis, free)
         """d x f."""
         self.free_columns = free.nonzero().flatten()
-        self.protected_columns = protected.nonzero().flatten()
         self.movable = ~protected[free]
         """Which of the free columns are still free, f."""
-        self.movable_mask = self.movable.to(basis)
         self.free_start = anchor.start.index_select(1, self.free_columns)
 
-    # Single directions, for checks that cost one product
+    @property
+    def protected(self) -> Tensor:
+        """The protected columns, d x p."""
+        return columns(self.basis, self.protected_columns)
 
-    @cached_property
-    def probe(self) -> Tensor:
-        """A random unit vector, d."""
-        return _random_unit(self.basis[:, 0] if self.basis.shape[1] else self.basis.new_empty(len(self.basis)))
-
-    @cached_property
-    def held_direction(self) -> Tensor:
-        """What the weight should be along ``projector.direction``."""
-        columns = _columns_at(self.basis, self.protected_columns)
-        return _columns_at(self.anchor.target, self.protected_columns).mv(self.projector.direction @ columns)
-
-    @cached_property
-    def free_probe(self) -> Tensor:
-        """A random unit vector in the coordinates of the free columns."""
-        return _random_unit(self.free_start[0])
-
-    @cached_property
-    def free_direction(self) -> Tensor:
-        """The same in the space of inputs."""
-        return self.free @ self.free_probe
-
-    @cached_property
-    def free_direction_start(self) -> Tensor:
-        """What the weight was along it when the task began."""
-        return self.free_start.mv(self.free_probe)
-
-    @cached_property
-    def free_rounding(self) -> float:
-        """By how much rounding may change what the weight is along it."""
-        return 100 * torch.finfo(self.free_start.dtype).eps * float(self.free_direction_start.norm())
-
-    # The weight
+    @property
+    def held(self) -> Tensor:
+        """What the weight is held to along them, out x p."""
+        return columns(self.anchor.target, self.protected_columns)
 
     def along(self, weight: Tensor) -> Tensor:
         """Return the weight in the pool's coordinates: as anchored, and as it is along the free columns."""
@@ -278,9 +245,9 @@ class Constraint:
 
     def restored(self, weight: Tensor) -> Tensor:
         """Return the weight, back where it is held along the protected columns."""
-        columns = _columns_at(self.basis, self.protected_columns)
-        drift = coordinates(weight, columns) - _columns_at(self.anchor.target, self.protected_columns)
-        return (weight - drift @ columns.mT.to(drift)).to(weight)
+        protected = self.protected
+        drift = coordinates(weight, protected) - self.held
+        return (weight - drift @ protected.mT.to(drift)).to(weight)
 
 
 def coordinates(weight: Tensor, basis: Tensor) -> Tensor:
@@ -289,21 +256,122 @@ def coordinates(weight: Tensor, basis: Tensor) -> Tensor:
     return weight.to(wide) @ basis.to(wide)
 
 
-def _random_unit(like: Tensor) -> Tensor:
-    drawn = torch.randn(len(like), generator=torch.Generator().manual_seed(0)).to(like)
-    return drawn / drawn.norm()
-
-
-def _columns(basis: Tensor, chosen: Tensor) -> Tensor:
-    """Some columns; all of them without a copy."""
-    return basis if bool(chosen.all()) else basis[:, chosen]
-
-
 def _with_columns(matrix: Tensor, columns: Tensor, values: Tensor) -> Tensor:
     """Return a matrix with other values in some columns, in the wider type: the model may have changed its type."""
     wide = torch.promote_types(matrix.dtype, values.dtype)
     return matrix.to(wide).index_copy(1, columns, values.to(wide))
 
 
-def _columns_at(matrix: Tensor, columns: Tensor) -> Tensor:
-    return matrix if len(columns) == matrix.shape[1] else matrix.index_select(1, columns)
+class Scaling:
+    """``W~ = W + sum over j of (W B_j) A_j B_j'``. Every ``A_j`` starts at 0, so ``W~`` starts at ``W``.
+
+    All ``B_j`` are columns of one pool ``U``, so ``W~ = W + (W U) S U'``, where S is the sum of the ``A_j``, each at
+    its columns. Where tasks share columns their ``A_j`` have the same gradient. Gradient descent on ``M``, with
+    ``S = share * M`` and ``share = sqrt(n)`` at entries that n tasks share, makes the steps of gradient descent on all
+    ``A_j``.
+
+    With few outputs, ``A_j = support_j M_j`` with orthonormal supports: the gradient ``(W B_j)' G B_j`` of ``A_j`` has
+    no part outside the rows of ``W B_j``. M then has all ``M_j`` below each other, and shares nothing.
+
+    Args:
+        basis: U, d x K.
+        owned: which columns make up each ``B_j``, tasks x K.
+        supports: K x q_j for each task, or none.
+        like: the weight, for dtype and device.
+        matrix: M, if some of it has been learned.
+        train: whether M is to be learned.
+    """
+
+    def __init__(
+        self,
+        basis: Tensor,
+        owned: Tensor,
+        supports: list[Tensor],
+        like: Tensor,
+        matrix: Tensor | None = None,
+        *,
+        train: bool = False,
+    ) -> None:
+        self.basis = basis.to(like)
+        self.supports = [support.to(like) for support in supports]
+        self.left = torch.cat(self.supports, dim=1) if supports else None
+        """K x q; None: the identity."""
+        share = owned.to(like)
+        if supports:
+            counts = torch.tensor([support.shape[1] for support in supports], device=owned.device)
+            self.share = share.repeat_interleave(counts, dim=0)
+        else:
+            self.share = (share.mT @ share).to(like).sqrt()  # inside an autocast, products are in half precision
+        values = torch.zeros_like(self.share) if matrix is None else matrix.to(like)
+        self.matrix = nn.Parameter(values, requires_grad=train)
+        self._is_mask = bool((self.share <= 1).all())
+        self._mask_gradient()
+
+    def _mask_gradient(self) -> None:
+        """Where ``share`` is a mask, entries outside it are 0 and stay 0 if their gradient is."""
+        if self._is_mask and self.matrix.requires_grad:
+            self.matrix.register_hook(self._masked)
+
+    def _masked(self, gradient: Tensor) -> Tensor:
+        return gradient * self.share
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._mask_gradient()  # copies of parameters have no hooks
+
+    @property
+    def applied(self) -> Tensor:
+        """``share * M``, q x K, differentiable."""
+        return self.matrix if self._is_mask else self.matrix * self.share
+
+    def read(self, along: Tensor) -> Tensor:
+        """Return what M multiplies, out x q, of a weight that is ``along`` (out x K) in the pool's coordinates."""
+        return along if self.left is None else along @ self.left
+
+    def weight(self, weight: Tensor, along: Tensor) -> Tensor:
+        """Return ``W~`` for a weight that is ``along`` in the pool's coordinates: ``W U``, or where it is anchored."""
+        return weight + (self.read(along) @ self.applied) @ self.basis.mT
+
+    def dense(self) -> Tensor:
+        """Return S, K x K."""
+        applied = self.applied.detach()
+        return applied if self.left is None else self.left @ applied
+
+    def learned(self, tasks: list[int]) -> LearnedScaling:
+        """Return a copy of what has been learned so far."""
+        return LearnedScaling(tasks, self.matrix.detach().clone(), self.supports)
+
+    def fits(self, weight: Tensor) -> bool:
+        """Return whether it has the dtype and device of a weight."""
+        return self.basis.dtype == weight.dtype and self.basis.device == weight.device
+
+    def move(self, weight: Tensor) -> None:
+        """Take the dtype and device of a weight; the parameter stays the same object."""
+        self.basis, self.share = self.basis.to(weight), self.share.to(weight)
+        self.supports = [support.to(weight) for support in self.supports]
+        self.left = None if self.left is None else self.left.to(weight)
+        self.matrix.data = self.matrix.data.to(weight)
+
+
+def supports_of(along: Tensor, owned: Tensor, free: Tensor) -> list[Tensor]:
+    """Return supports for all that can be learned while the weight moves along the ``free`` columns only.
+
+    Args:
+        along: the weight in the pool's coordinates, out x K.
+        owned: which columns each selected task owns, tasks x K.
+        free: which columns the weight may move along, K.
+
+    Returns:
+        K x q_j for each task; an empty list where they would not save much.
+    """
+    if len(owned) * len(along) + int((owned & free).sum()) > WORTHWHILE_SUPPORT * along.shape[1]:
+        return []
+    return [_support(along, columns & ~free, columns & free) for columns in owned]
+
+
+def _support(along: Tensor, still: Tensor, free: Tensor) -> Tensor:
+    """Span the rows of ``along`` at the columns that stay, and every free column."""
+    rows = torch.linalg.qr(in_float64(along[:, still].mT)).Q.to(along)
+    support = along.new_zeros(len(still), rows.shape[1])
+    support[still] = rows
+    return torch.cat([support, torch.eye(len(free)).to(along)[:, free]], dim=1)

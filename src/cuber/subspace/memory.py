@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from cuber.subspace.gram import Gram
-from cuber.subspace.scaling import LearnedScaling
 
 HIGHEST_THRESHOLD = 0.999
 """Thresholds above count as this: the rest of the energy may be rounding."""
@@ -49,11 +48,7 @@ class Pool:
 
     def basis_of(self, task: int) -> Tensor:
         """Return ``B_j``, the basis of one task's subspace."""
-        return self.columns(self.owners[task])
-
-    def columns(self, chosen: Tensor) -> Tensor:
-        """Return some columns of the basis; all of them without a copy."""
-        return self.basis if bool(chosen.all()) else self.basis[:, chosen]
+        return columns(self.basis, self.owners[task])
 
     def projection_ratios(self, gradient: Tensor) -> list[float]:
         """Return ``||proj_j(g)|| / ||g||`` for every old task j (definition 1), from one product with the pool."""
@@ -159,6 +154,15 @@ class PrunedGradient:
 
 
 @dataclass
+class LearnedScaling:
+    """What is kept of a scaling: the old tasks that it scales, and its factors."""
+
+    tasks: list[int]
+    matrix: Tensor
+    supports: list[Tensor]
+
+
+@dataclass
 class LayerMemory(Pool):
     """The pool of a layer and, for each task, what else it has left there. Saved, moved and counted as one object.
 
@@ -203,6 +207,11 @@ class LayerMemory(Pool):
     def in_regime(self, *numbers: int) -> list[int]:
         """Return the old tasks that are in one of these regimes in the present task."""
         return [task for task, regime in self.regimes[-1].items() if regime.number in numbers]
+
+
+def columns(matrix: Tensor, chosen: Tensor) -> Tensor:
+    """Return the columns of a matrix that a boolean mask chooses; all of them without a copy."""
+    return matrix if bool(chosen.all()) else matrix[:, chosen]
 
 
 def _packed(kept: Tensor) -> Tensor:

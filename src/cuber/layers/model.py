@@ -1,15 +1,90 @@
-"""Normalization statistics that belong to a task."""
+"""What a learner changes in a model besides its protected layers: owner, frozen parameters, normalization, mode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from cuber.errors import CuberError, CuberWarning
+
+_learners: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+
+_FROZEN = "_frozen_by_cuber"
+"""Attribute of a model that names the parameters which its learner has frozen; copies of the model have it too."""
+
+
+def claim(model: nn.Module, learner: object) -> None:
+    """Register a learner for every module of a model; raise if another learner has one of them."""
+    for module in model.modules():
+        if module in _learners and _learners[module]() is not None:
+            raise CuberError(
+                "this model has a learner already: call its detach() first, "
+                "or give the new learner a copy.deepcopy of the model"
+            )
+    for module in model.modules():
+        _learners[module] = weakref.ref(learner)
+
+
+def release(model: nn.Module) -> None:
+    """Remove the learner of a model."""
+    for module in model.modules():
+        _learners.pop(module, None)
+
+
+class Freezer:
+    """Freezes parameters of a model, and unfreezes only what it, or the learner of the model's original, has frozen."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        names = model.__dict__.get(_FROZEN, [])
+        self._frozen = [parameter for name, parameter in model.named_parameters() if name in names]
+        self.thaw()
+
+    def freeze(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Compute no gradients for these parameters until ``thaw()``."""
+        for parameter in parameters:
+            if parameter.requires_grad:
+                parameter.requires_grad_(False)
+                parameter.grad = None
+                self._frozen.append(parameter)
+        self._write_names()
+
+    def thaw(self) -> None:
+        """Unfreeze all that was frozen."""
+        for parameter in self._frozen:
+            parameter.requires_grad_(True)
+        self._frozen = []
+        self._write_names()
+
+    def warn_of_thawed(self) -> None:
+        """Warn of frozen parameters that were unfrozen elsewhere, for example by ``model.requires_grad_(True)``."""
+        thawed = [name for name, parameter in self._named() if parameter.requires_grad]
+        if thawed:
+            warnings.warn(
+                f"'{thawed[0]}'{f' (and {len(thawed) - 1} more)' if thawed[1:] else ''} was frozen because it belongs "
+                "to another task, but requires_grad is True again; earlier tasks may be forgotten",
+                CuberWarning,
+                stacklevel=3,
+            )
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        frozen = set(map(id, self._frozen))
+        return [(name, parameter) for name, parameter in self.model.named_parameters() if id(parameter) in frozen]
+
+    def _write_names(self) -> None:
+        self.model.__dict__.pop(_FROZEN, None)
+        if self._frozen:
+            self.model.__dict__[_FROZEN] = [name for name, _ in self._named()]
+
 
 Statistics = dict[str, Tensor]
 """Buffer name -> running mean, variance or count of a normalization layer."""

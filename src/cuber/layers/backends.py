@@ -1,4 +1,7 @@
-"""The same results as the plain back end with less work.
+"""How a protected layer computes: by the formulas as they are written, and faster with the same results.
+
+``W`` is the layer's weight as a matrix, ``[W | b]`` where there is a bias. :class:`PlainBackend` has every formula as
+the description of the method writes it. :class:`FastBackend`, the default, does less work:
 
 1. The gradient of a linear layer is ``delta' X``. What the projection removes is ``delta' (X U) U'``: with fewer input
    vectors than outputs, it is shorter to project the inputs than the gradient.
@@ -10,7 +13,7 @@ What relies on the past (1 and 3) is checked by a product with one random vector
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,8 +21,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional
 
-from cuber.layers.backend import PlainBackend
-from cuber.subspace import Scaling
+from cuber.subspace import Constraint, Scaling
 
 if TYPE_CHECKING:
     from cuber.layers.protected import ProtectedLayer
@@ -34,11 +36,113 @@ ROUNDING = 20
 """Multiples of the rounding error by which a weight may be off between two ends of epochs."""
 
 
+class PlainBackend:
+    """The formulas of one layer, without shortcuts."""
+
+    cached_displacement: Tensor | None = None
+    """What a back end has to save with the state of a task."""
+
+    def __init__(self, layer: ProtectedLayer) -> None:
+        self.layer = layer
+
+    def on_constraint_changed(self) -> None:
+        """The layer has another constraint."""
+
+    def on_scaling_changed(self) -> None:
+        """The layer has another scaling."""
+
+    def forward(self, module: nn.Module, x: Tensor) -> Tensor:
+        """Apply the layer with its effective weight ``W~ = W + (W U) S U'``."""
+        layer = self.layer
+        if layer.scaling is None:
+            return type(module).forward(module, x)
+        weight, *bias = layer.split(self.effective_weight(module))
+        return layer.rule.apply(module, x, weight, bias[0] if bias else layer.bias)
+
+    def effective_weight(self, module: nn.Module) -> Tensor:
+        """Return ``W~``. While the task trains, its scalings read ``W U`` as a constant along protected columns."""
+        layer, weight = self.layer, self.layer.matrix()
+        assert layer.scaling is not None
+        if self.reads_anchor(module):
+            return layer.scaling.weight(weight, layer.require_constraint().along(weight).to(weight))
+        return layer.scaling.weight(weight, weight @ layer.scaling.basis)
+
+    def reads_anchor(self, module: nn.Module) -> bool:
+        """Return whether the scaling is the one being trained, in a training step."""
+        scaling, constraint = self.layer.scaling, self.layer.constraint
+        if scaling is None or constraint is None or not constraint.anchored or not self.layer.is_constrained:
+            return False
+        return module.training and scaling.matrix.requires_grad
+
+    def project_gradient(self) -> None:
+        """Remove the protected directions from the gradient: ``G - (G U) U'``."""
+        constraint, gradient = self.layer.require_constraint(), self.layer.gradient()
+        protected = constraint.protected.to(gradient)
+        self.layer.set_gradient(gradient - (gradient @ protected) @ protected.mT)
+
+    def displacement(self) -> Tensor:
+        """Return ``(W - w') F``: how far the weight has moved along the free columns since the task began."""
+        return self.layer.require_constraint().displacement(self.layer.matrix().detach())
+
+    def add_to_gradient(self, along: Tensor, scale: float) -> None:
+        """Add ``scale * along F'`` to the gradient, for ``along`` (out x f) in coordinates of the free columns."""
+        free = self.layer.require_constraint().free
+        self.layer.set_gradient(self.layer.gradient() + scale * (along @ free.mT.to(along)).to(self.layer.parameter))
+
+    def after_step(self, lr: float | None) -> None:
+        """The weight has changed: by ``-lr`` times its gradient, or in another way (None)."""
+
+    @torch.no_grad()
+    def restore_protected(self) -> None:
+        """Move the weight back to where it is held along the protected columns."""
+        layer = self.layer
+        layer.set_matrix(layer.require_constraint().restored(layer.matrix()))
+
+    def has_drifted(self) -> bool:
+        """Return whether a step may have moved the weight along a protected direction."""
+        return True
+
+
 class Factors(NamedTuple):
     """A gradient ``delta' rows``: the output's gradient (m x out) and the input vectors (m x d)."""
 
     delta: Tensor
     rows: Tensor
+
+
+class Probes:
+    """Random unit vectors: what a product should be is checked along one of them, at the cost of one product."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint = constraint
+
+    @cached_property
+    def anywhere(self) -> Tensor:
+        """A direction of inputs."""
+        basis = self._constraint.basis
+        return _random_unit(basis.new_empty(len(basis)))
+
+    @cached_property
+    def protected(self) -> tuple[Tensor, Tensor]:
+        """A protected direction of inputs, and what the weight should be along it."""
+        constraint = self._constraint
+        inside = constraint.projector.inside(self.anywhere.unsqueeze(0))[0]
+        direction = inside / inside.norm().clamp_min(1e-30)
+        return direction, constraint.held.mv(direction @ constraint.protected)
+
+    @cached_property
+    def free(self) -> tuple[Tensor, Tensor, Tensor, float]:
+        """A combination of the free columns, the direction that it is, and what the weight was along it, with error."""
+        constraint = self._constraint
+        combination = _random_unit(constraint.free_start[0])
+        start = constraint.free_start.mv(combination)
+        rounding = 100 * torch.finfo(start.dtype).eps * float(start.norm())
+        return combination, constraint.free @ combination, start, rounding
+
+
+def _random_unit(like: Tensor) -> Tensor:
+    drawn = torch.randn(len(like), generator=torch.Generator().manual_seed(0)).to(like)
+    return drawn / drawn.norm()
 
 
 class FastBackend(PlainBackend):
@@ -58,6 +162,8 @@ class FastBackend(PlainBackend):
         self._gradient_along: Tensor | None = None
         """The present gradient along the free columns, if it is known."""
         constraint = self.layer.constraint
+        if constraint is not None:
+            self._probes = Probes(constraint)
         columns = 0 if constraint is None else constraint.projector.columns + len(constraint.movable)
         self._saved_per_row = columns * self.layer.dimension
         """Multiplications that projecting inputs saves, for each input vector fewer than the layer has outputs."""
@@ -140,19 +246,28 @@ class FastBackend(PlainBackend):
 
     @torch.no_grad()
     def project_gradient(self) -> None:
-        layer, constraint = self.layer, self.layer.require_constraint()
+        constraint = self.layer.require_constraint()
         factors, scale = self._matching_factors()
         self._factors, self._recorded, self._gradient_along = [], 0, None
         if factors is None:
-            if constraint.projector.rank and not layer.change_gradient_(constraint.projector.project_):
-                layer.set_gradient(constraint.projector.outside(layer.gradient()))
+            if constraint.projector.rank:
+                self._project_whole(constraint)
             return
         delta, rows = factors
         if constraint.projector.rank:
-            layer.add_product_to_gradient(delta.mT, constraint.projector.inside(rows), -scale)
+            self._add_product_to_gradient(delta.mT, constraint.projector.inside(rows), -scale)
         if constraint.penalty is not None:
             free = constraint.free
             self._gradient_along = (delta.mT @ (rows @ free.to(rows))).to(free).mul_(scale * constraint.movable)
+
+    def _project_whole(self, constraint: Constraint) -> None:
+        """Project the gradient itself, in place where it lies in memory as a matrix."""
+        layer, (gradient, *bias) = self.layer, self.layer.gradients()
+        matrix = layer.rule.matrix(gradient)
+        if bias or matrix.data_ptr() != gradient.data_ptr():
+            layer.set_gradient(constraint.projector.outside(layer.gradient()))
+        else:
+            constraint.projector.project_(matrix)
 
     def _matching_factors(self) -> tuple[Factors | None, float]:
         """Return the recorded factors and the number by which to multiply them, if the gradient is their product.
@@ -165,8 +280,8 @@ class FastBackend(PlainBackend):
         factors = Factors(*map(torch.cat, zip(*self._factors, strict=True))) if several else self._factors[0]
         if factors.delta.dtype != self.layer.parameter.dtype or factors.rows.dtype != self.layer.parameter.dtype:
             return None, 0.0  # computed in half precision, and not exact enough
-        probe = self.layer.require_constraint().probe.to(factors.rows)
-        found = self.layer.times(self.layer.gradients(), probe)
+        probe = self._probes.anywhere.to(factors.rows)
+        found = self._times(self.layer.gradients(), probe)
         expected = factors.delta.mT.mv(factors.rows.mv(probe))
         both = torch.stack([found, expected]).double()
         (size, product), (_, expected_size) = (both @ both.mT).tolist()
@@ -182,19 +297,18 @@ class FastBackend(PlainBackend):
         return self.cached_displacement
 
     def _agrees(self, displacement: Tensor) -> bool:
-        constraint = self.layer.require_constraint()
-        moved = self.layer.times(self.layer.parameters, constraint.free_direction) - constraint.free_direction_start
-        moved = moved.to(displacement)
-        error = torch.addmv(moved, displacement, constraint.free_probe, alpha=-1)
+        combination, direction, start, rounding = self._probes.free
+        moved = (self._times(self.layer.parameters, direction) - start).to(displacement)
+        error = torch.addmv(moved, displacement, combination, alpha=-1)
         squared_error, squared_size = torch.stack([error.dot(error), moved.dot(moved)]).tolist()
-        allowed: float = TOLERANCE * squared_size**0.5 + constraint.free_rounding
+        allowed: float = TOLERANCE * squared_size**0.5 + rounding
         return bool(squared_error <= allowed**2)
 
     @torch.no_grad()
     def add_to_gradient(self, along: Tensor, scale: float) -> None:
         if self._gradient_along is not None:
             self._gradient_along.add_(along, alpha=scale)
-        self.layer.add_product_to_gradient(along, self.layer.require_constraint().free.mT, scale)
+        self._add_product_to_gradient(along, self.layer.require_constraint().free.mT, scale)
 
     def after_step(self, lr: float | None) -> None:
         known = lr is not None and self._gradient_along is not None and self.cached_displacement is not None
@@ -213,6 +327,27 @@ class FastBackend(PlainBackend):
         """Judge by one random protected direction. Momentum stays outside; Adam's steps and decay do not."""
         if self.layer.parameter.element_size() < 4:  # half precision is not exact enough to tell
             return True
-        projector, expected = self.layer.require_constraint().projector, self.layer.require_constraint().held_direction
-        found = self.layer.times(self.layer.parameters, projector.direction)
+        direction, expected = self._probes.protected
+        found = self._times(self.layer.parameters, direction)
         return bool((found - expected).norm() > ROUNDING * torch.finfo(found.dtype).eps * expected.norm())
+
+    # Products with the layer's tensors, without joining weight and bias
+
+    def _times(self, tensors: list[Tensor] | list[nn.Parameter], vector: Tensor) -> Tensor:
+        """Return ``layer.join(tensors) @ vector``."""
+        weight = self.layer.rule.matrix(tensors[0].detach())
+        vector = vector if vector.dtype == weight.dtype else vector.to(weight)
+        if not self.layer.with_bias:
+            return weight.mv(vector)
+        return weight.mv(vector[:-1]).add_(tensors[1].detach() * vector[-1])
+
+    def _add_product_to_gradient(self, left: Tensor, right: Tensor, scale: float) -> None:
+        """Add ``scale * left @ right`` to the gradient, without a matrix as large as it where that is possible."""
+        layer, (weight, *bias) = self.layer, self.layer.gradients()
+        matrix, inputs = layer.rule.matrix(weight), right[:, : layer.dimension - layer.with_bias]
+        if matrix.data_ptr() == weight.data_ptr() and matrix.dtype == left.dtype == right.dtype:
+            matrix.addmm_(left, inputs, alpha=scale)
+        else:
+            weight += scale * layer.rule.weight((left @ inputs.to(left)).to(weight), weight)
+        for gradient in bias:
+            gradient += scale * (left @ right[:, -1].to(left))
