@@ -173,18 +173,22 @@ class FastBackend(PlainBackend):
     def on_scaling_changed(self) -> None:
         scaling, constraint = self.layer.scaling, self.layer.constraint
         self._read: Tensor | None = None
-        """What the scaling multiplies of the anchored weight, without the free columns, out x q."""
-        self._moving: tuple[Tensor, Tensor] | None = None
-        """The free columns, d x f, and what the scaling multiplies along them, f x q."""
+        """What the scaling multiplies of the anchored weight, out x q."""
+        self._still: Tensor | None = None
+        """1 where the scaling multiplies a column that does not move, q; None: where it multiplies anything."""
+        self._moving: Tensor | None = None
+        """What the scaling multiplies along the free columns, f x q; None: it multiplies these columns themselves."""
         if scaling is None or constraint is None or not scaling.matrix.requires_grad:
             return
         with torch.autocast(scaling.basis.device.type, enabled=False):  # tasks are also shown inside an autocast
             self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
-            if len(constraint.free_columns):
-                left = torch.eye(scaling.basis.shape[1]).to(scaling.basis) if scaling.left is None else scaling.left
-                left = left[constraint.free_columns]
-                self._read = self._read - constraint.free_start.to(left) @ left
-                self._moving = constraint.free.to(left), left
+            if not len(constraint.free_columns):
+                return
+            if scaling.left is None:
+                self._still = self._read.new_ones(self._read.shape[1]).index_fill(0, constraint.free_columns, 0)
+            else:
+                self._moving = scaling.left[constraint.free_columns]
+                self._read = self._read - constraint.free_start.to(self._moving) @ self._moving
 
     # Forward
 
@@ -210,18 +214,26 @@ class FastBackend(PlainBackend):
         basis = scaling.basis
         inside = torch.addmm(basis[-1], rows, basis[:-1]) if with_bias else rows @ basis
         scaled = inside @ scaling.applied.mT
-        read = self._read if self.reads_anchor(module) else None
-        if read is not None and self._moving is None:
-            return torch.addmm(self._linear(rows), scaled, read.mT), rows, None
-        # Without an anchor, the whole weight is read where it is now.
-        columns, left = self._moving if read is not None and self._moving is not None else (basis, scaling.left)
-        moved = scaled if left is None else scaled @ left.mT
+        if self.reads_anchor(module) and self._read is not None:
+            still = scaled if self._still is None else scaled * self._still
+            constant = partial(torch.addmm, mat1=still, mat2=self._read.mT)
+            constraint = layer.require_constraint()
+            if not len(constraint.free_columns):
+                return constant(self._linear(rows)), rows, None
+            columns = constraint.free.to(basis)
+            if self._moving is None:
+                moved = scaled.index_select(1, constraint.free_columns)
+            else:
+                moved = scaled @ self._moving.mT
+        else:  # the whole weight is read where it is now
+            constant, columns = None, basis
+            moved = scaled if scaling.left is None else scaled @ scaling.left.mT
         seen = torch.addmm(rows, moved, columns[: rows.shape[1]].mT)
         ones = 1 + moved @ columns[-1] if with_bias else None
         y = functional.linear(seen, layer.parameter, layer.bias if ones is None else None)
         if ones is not None:
             y = torch.addcmul(y, ones.unsqueeze(1), layer.bias)  # type: ignore[arg-type]
-        return (y if read is None else torch.addmm(y, scaled, read.mT)), seen, ones
+        return (y if constant is None else constant(y)), seen, ones
 
     def _records(self, module: nn.Module, rows: Tensor, y: Tensor) -> bool:
         """Return whether projecting these inputs saves more work than it makes, and can be done."""

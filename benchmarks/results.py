@@ -1,0 +1,108 @@
+"""Keep finished runs under ``results/``, and make the tables and figures of ``docs/results.md`` from them.
+
+    python -m benchmarks.results RUNS...     # copy finished runs to results/, then make the page
+    python -m benchmarks.results             # make the page only; the same as `make results`
+
+A run is kept without weights and logs: ``result.json``, ``config.toml`` and ``metrics.csv``, numbers rounded, a few
+kilobytes (the epochs of ``result.json`` are the rows of ``metrics.csv``, and not kept twice). The page has prose,
+written by hand, and blocks between ``<!-- cuber compare ... -->`` and ``<!-- end -->``, which are the output of that
+command; ``tests/test_results.py`` compares them with the files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from cuber.cli.main import app
+from cuber.experiments.results import FINISHED, load
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+PAGE = ROOT / "docs" / "results.md"
+FIGURES = ROOT / "docs" / "images" / "results"
+BLOCK = re.compile(r"(?P<begin><!-- cuber (?P<command>compare [^>]*?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+DIGITS = 5
+"""Significant digits that are kept of every number."""
+
+
+def keep(runs: Iterable[str], results: Path = RESULTS) -> list[Path]:
+    """Copy every finished run below ``runs`` to ``results/BENCHMARK/VARIANT/seed-N``; return what was written."""
+    written = []
+    for record in load(runs):
+        if record.state != FINISHED:
+            continue
+        place = results.joinpath(*record.directory.parts[-3:])
+        place.mkdir(parents=True, exist_ok=True)
+        values = rounded(json.loads((record.directory / "result.json").read_text()) | {"history": []})
+        lines = [f"{json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}" for name, value in values.items()]
+        (place / "result.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        (place / "metrics.csv").write_text(rounded_table((record.directory / "metrics.csv").read_text()))
+        shutil.copyfile(record.directory / "config.toml", place / "config.toml")
+        written.append(place)
+    return written
+
+
+def rounded(value: Any) -> Any:
+    """Round every float in nested lists and dictionaries."""
+    if isinstance(value, dict):
+        return {name: rounded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part) for part in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def rounded_table(text: str) -> str:
+    """Round every float in a table of comma-separated values."""
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    for row in csv.reader(io.StringIO(text)):
+        writer.writerow(
+            f"{float(cell):.{DIGITS}g}" if re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", cell) else cell for cell in row
+        )
+    return output.getvalue()
+
+
+def filled(page: str) -> str:
+    """Return the page with every block replaced by the output of its command."""
+    return BLOCK.sub(lambda match: f"{match['begin']}{tables(match['command'])}{match['end']}", page)
+
+
+def tables(command: str) -> str:
+    """Return what ``cuber compare ...`` prints as Markdown, run in the root of the repository."""
+    name, *arguments = command.split()
+    paths = [str(ROOT / word) if word.startswith("results") else word for word in arguments]
+    ended = CliRunner().invoke(app, [name, *paths, "--format", "markdown"])
+    if ended.exit_code:
+        raise SystemExit(f"cuber {command}: {ended.output}")
+    return "\n" + re.sub(r"^### .*\n+", "", ended.output, flags=re.MULTILINE).strip() + "\n\n"
+
+
+def draw() -> None:
+    """Draw the figures of the page."""
+    page = FIGURES / "report.html"
+    ended = CliRunner().invoke(app, ["report", str(RESULTS), "-o", str(page), "--figures", str(FIGURES)])
+    if ended.exit_code:
+        raise SystemExit(f"cuber report: {ended.output}")
+    for unused in (page, *FIGURES.glob("*.png")):
+        unused.unlink()
+
+
+def main(runs: list[str]) -> None:
+    for place in keep(runs) if runs else []:
+        print(place.relative_to(ROOT))
+    draw()
+    PAGE.write_text(filled(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
