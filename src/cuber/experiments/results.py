@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -71,7 +72,7 @@ def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:
             raise CuberError(f"there is no run in {path}: neither {CONFIG} nor {RESULT}, in it or below it")
         for directory in runs:
             found.setdefault(directory.resolve(), directory)
-    return [_read(directory) for directory in found.values()]
+    return [read(directory) for directory in found.values()]
 
 
 def _runs_below(path: Path) -> Iterator[Path]:
@@ -81,7 +82,8 @@ def _runs_below(path: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _read(directory: Path) -> RunRecord:
+def read(directory: Path) -> RunRecord:
+    """Read one run directory."""
     config: Mapping[str, Any] = {}
     try:
         if (directory / CONFIG).exists():
@@ -92,13 +94,13 @@ def _read(directory: Path) -> RunRecord:
         count = pluralize(learned, "task") if tasks is None else f"{learned} of {pluralize(tasks, 'task')}"
         how_far = f"{count} learned" + (f", epoch {epoch} of the next" if epoch else "")
         if (directory / ERROR).exists():
-            return RunRecord(directory, FAILED, config, reason=f"{why_it_failed(directory)} ({how_far})")
+            return RunRecord(directory, FAILED, config, reason=f"{_why_it_failed(directory)} ({how_far})")
     except CuberError as error:
         return RunRecord(directory, DAMAGED, config, reason=str(error))
     return RunRecord(directory, STATES[is_held(directory)], config, reason=how_far)
 
 
-def why_it_failed(directory: Path) -> str:
+def _why_it_failed(directory: Path) -> str:
     """First line of the error of a failed run."""
     path = directory / ERROR
     try:
@@ -110,21 +112,18 @@ def why_it_failed(directory: Path) -> str:
 
 def progress(directory: Path) -> tuple[int, int]:
     """Number of learned tasks and of epochs of the next task, by the log; the last line of a killed run may be cut."""
-    learned, epoch = 0, 0
     try:
         lines = (directory / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return learned, epoch
-    for line in lines:
-        try:
+        return 0, 0
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             values = json.loads(line)
             if values["event"] == "evaluation":
-                learned, epoch = values["task"] + 1, 0
-            elif values["event"] == "epoch":
-                learned, epoch = values["task"], values["epoch"]
-        except (ValueError, TypeError, KeyError):
-            continue
-    return learned, epoch
+                return values["task"] + 1, 0
+            if values["event"] == "epoch":
+                return values["task"], values["epoch"]
+    return 0, 0
 
 
 def tasks_of(config: Mapping[str, Any]) -> int | None:
