@@ -7,40 +7,30 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from cuber.cli.options import DataDir, Protocol, Tasks, TestPerTask, TrainPerTask, given, with_training_options
+from cuber.cli.options import with_experiment_options
 from cuber.errors import CuberError
 
 FAILURES = 1
 
 
-@with_training_options(["epochs"], after="tasks")
+@with_experiment_options("epochs")
 def grid(
-    what: Annotated[list[str], typer.Argument(metavar="BENCHMARK...", help="Benchmarks to learn; or one TOML file.")],
-    methods: Annotated[str | None, typer.Option(help="Methods, as in cuber,trgp,gpm (default: cuber).")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, as in 0-4 or 0,2,5 (default: 0-4).")] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Directory of the run directories.")] = "runs",
-    jobs: Annotated[int, typer.Option(min=1, help="Number of runs at a time.")] = 1,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of each new run (default: cores divided by jobs).")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE,...", help="Hyper-parameter of the methods that have it; each value is tried."
-        ),
-    ] = None,
-    tasks: Tasks = None,
-    train_per_task: TrainPerTask = None,
-    test_per_task: TestPerTask = None,
-    protocol: Protocol = None,
-    data_dir: DataDir = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Also run those that have failed before.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start all of them over.")] = False,
-    **training: Any,
+    what: list[str] = typer.Argument(metavar="BENCHMARK...", help="Benchmarks to learn; or one TOML file."),
+    methods: str | None = typer.Option(None, help="Methods, as in cuber,trgp,gpm (default: cuber)."),
+    seeds: str | None = typer.Option(None, help="Seeds, as in 0-4 or 0,2,5 (default: 0-4)."),
+    out: str = typer.Option("runs", metavar="DIR", help="Directory of the run directories."),
+    jobs: int = typer.Option(1, min=1, help="Number of runs at a time."),
+    threads: int | None = typer.Option(None, help="Threads of each new run (default: cores divided by jobs)."),
+    settings: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE,...", help="Hyper-parameter of the methods that have it; each value is tried."
+    ),
+    retry: bool = typer.Option(False, "--retry", help="Also run those that have failed before."),
+    fresh: bool = typer.Option(False, "--fresh", help="Start all of them over."),
+    **fields: Any,
 ) -> None:
     """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
     from rich.console import Console
@@ -52,23 +42,17 @@ def grid(
     from cuber.report.live import GridLines, GridTable
     from cuber.report.terminal import show_outcome
 
-    fixed = given(
-        tasks=tasks,
-        train_per_task=train_per_task,
-        test_per_task=test_per_task,
-        protocol=protocol,
-        data_dir=data_dir,
-        **training,
-    )
+    fixed = {name: value for name, value in fields.items() if value is not None}
     if len(what) == 1 and what[0].endswith(".toml"):
-        also = given(methods=methods, seeds=seeds, settings=settings, **fixed)
+        several = {"methods": methods, "seeds": seeds, "settings": settings or None}
+        also = [*(name for name, value in several.items() if value is not None), *fixed]
         if also:
             raise CuberError(f"with a grid file, set {', '.join(also)} in the file")
         cells = read_grid(what[0], out)
     else:
         # An empty text, as from an unset variable of a shell, is not replaced by the default.
         methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
-        cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings or []), **fixed)
+        cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
     share = max(1, (os.cpu_count() or 1) // jobs)
     cells = [
         dataclasses.replace(cell, experiment=dataclasses.replace(e, threads=chosen))

@@ -27,10 +27,8 @@ class JobStatus:
 
     cell: Cell
     state: str = WAITING
-    message: str = ""
-    """Why it failed or was refused, or its ACC and BWT."""
-    done: float = 0.0
-    """Fraction of the epochs, from 0 to 1; too low where tasks stop early."""
+    message: str = ""  # why it failed or was refused, or its ACC and BWT
+    done: float = 0.0  # fraction of the epochs, from 0 to 1; too low where tasks stop early
     began: float = 0.0
     done_at_start: float = 0.0
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from cuber import training
 from cuber.core.settings import LARGEST, check_values, is_number, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
@@ -20,8 +21,20 @@ from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
 from cuber.training.config import TrainingConfig, training_options
 from cuber.training.randomness import check_seed
 
-LIMITS = {"threads": (1, 1024), "train_per_task": (1, LARGEST), "test_per_task": (1, LARGEST)}
-"""The smallest and largest values of fields."""
+
+def _whole(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: value is None or (is_number(value, whole=True) and low <= value <= high)
+
+
+CHECKS: dict[tuple[str, ...], tuple[str, Callable[[Any], bool]]] = {
+    ("benchmark", "method"): ("text", lambda value: isinstance(value, str)),
+    ("protocol", "data_dir"): ("text", lambda value: value is None or isinstance(value, str | os.PathLike)),
+    ("settings", "options"): ("a table of names and values", lambda value: isinstance(value, Mapping)),
+    ("tasks",): ("a whole number", _whole(-LARGEST, LARGEST)),
+    ("threads",): ("a whole number from 1 to 1024", _whole(1, 1024)),
+    ("train_per_task", "test_per_task"): ("a whole number of at least 1", _whole(1, LARGEST)),
+}
+"""Fields -> what their values must be."""
 
 
 def _add_training_fields(cls: type) -> type:
@@ -54,24 +67,14 @@ class Experiment:
     data_dir: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("benchmark", "method", "protocol", "data_dir"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str | os.PathLike):
-                raise CuberError(f"{name} must be text, not {short(value)}")
-        for name in ("settings", "options"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
-        if self.tasks is not None and not is_number(self.tasks, whole=True):
-            raise CuberError(f"tasks must be a whole number, not {short(self.tasks)}")
+        for names, (what, allows) in CHECKS.items():
+            for name in names:
+                if not allows(getattr(self, name)):
+                    raise CuberError(f"{name} must be {what}, not {short(getattr(self, name))}")
         if self.benchmark not in BENCHMARKS:
             raise unknown("benchmark", self.benchmark, BENCHMARKS)
         find_method(self.method)
         check_seed(self.seed)
-        for name, (least, most) in LIMITS.items():
-            value = getattr(self, name)
-            if value is not None and (not is_number(value, whole=True) or not least <= value <= most):
-                limits = f"from {least} to {most}" if most < LARGEST else f"of at least {least}"
-                raise CuberError(f"{name} must be a whole number {limits}, not {short(value)}")
         check_values(self.method_class, self.settings)
         for name, value in self.options.items():
             if name not in self.preset.options:
@@ -94,7 +97,7 @@ class Experiment:
 
     def training(self) -> TrainingConfig:
         """Return the training options of the benchmark, overridden by those given here."""
-        own = {"lr": self._presets()["lr"]} if "lr" in self._presets() else {}
+        own = {name: value for name, value in self._presets().items() if name == "lr"}
         given = {name: getattr(self, name) for name in training_options() if getattr(self, name) is not None}
         return dataclasses.replace(self.preset.training, **{**self._protocol().training, **own, **given})
 
@@ -133,8 +136,8 @@ class Experiment:
 
     def _presets(self) -> dict[str, Any]:
         """Return what benchmark and protocol set for the method."""
-        by_method = [settings.get(self.method, {}) for settings in (self.preset.settings, self._protocol().settings)]
-        return {**self.preset.for_all_methods, **by_method[0], **by_method[1]}
+        chosen, changes = (source.settings.get(self.method, {}) for source in (self.preset, self._protocol()))
+        return {**self.preset.for_all_methods, **chosen, **changes}
 
     def _protocol(self) -> Protocol:
         protocols = self.preset.protocols
@@ -161,11 +164,6 @@ def run(
     with seeded(derive(experiment.seed, "network")):
         model = experiment.preset.network(stream)
     learner = experiment.method_class(model, **experiment.method_settings())
-    observer = None
-    if theory:
-        from cuber.training.theory_recorder import TheoryRecorder  # the only module that needs cuber.theory
-
-        observer = TheoryRecorder(learner)
     with limited(experiment.threads or experiment.preset.threads):
         return learn(
             learner,
@@ -174,7 +172,7 @@ def run(
             progress=progress,
             directory=directory,
             about=experiment.about(),
-            observer=observer,
+            observer=training.TheoryRecorder(learner) if theory else None,
             **dataclasses.asdict(experiment.training()),
         )
 

@@ -84,18 +84,17 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
         raise CuberError(f"{path} is not TOML: {error}") from error
     for key in given.keys() - set(KEYS):
         raise CuberError(f"{path}: '{key}' is not a key of a grid file (known: {', '.join(KEYS)})")
-    for key in SEVERAL:
-        if key not in given:
-            raise CuberError(f"{path} lacks '{key}'")
-    seeds = given.pop("seeds")
+    for key in set(SEVERAL) - given.keys():
+        raise CuberError(f"{path} lacks '{key}'")
     settings = given.pop("settings", {})
     if not isinstance(settings, dict):
         raise CuberError(f"{path}: settings must be a table of names and values, not {short(settings)}")
     settings = {name: _several(value) for name, value in settings.items()}
-    benchmarks, methods = (_several(given.pop(key)) for key in ("benchmarks", "methods"))
     try:
-        seeds = numbers(seeds) if isinstance(seeds, str) else _several(seeds)
-        return grid(out, benchmarks, methods, seeds, settings, **given)
+        if isinstance(given["seeds"], str):
+            given["seeds"] = numbers(given["seeds"])
+        several = {key: _several(given.pop(key)) for key in SEVERAL}
+        return grid(out, settings=settings, **several, **given)
     except CuberError as error:
         raise CuberError(f"{path}: {error}") from error
 

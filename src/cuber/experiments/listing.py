@@ -15,10 +15,8 @@ class Entry:
 
     name: str
     help: str
-    settings: list[tuple[str, str, str]]
-    """Name, value and description."""
-    inherits: str | None = None
-    """The method whose settings it has, too."""
+    settings: list[tuple[str, str, str]]  # name, value and description
+    inherits: str | None = None  # the method whose settings it has, too
 
 
 def benchmarks() -> list[Entry]:

@@ -38,22 +38,15 @@ class Benchmark:
 
     name: str
     help: str
-    stream: Callable[..., Stream]
-    """Makes the stream from a seed, ``data_dir`` if there are ``datasets``, and the ``options``."""
+    stream: Callable[..., Stream]  # from a seed, ``data_dir`` if there are ``datasets``, and the ``options``
     network: Callable[[Stream], nn.Module]
     training: TrainingConfig
-    protocols: Mapping[str, Protocol]
-    """By name; the first is the default."""
-    settings: Settings = field(default_factory=dict)
-    """Differences from the defaults of the methods."""
-    for_all_methods: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of every method, including those of other packages."""
-    threads: int | None = None
-    """Threads for torch; None: its default."""
-    datasets: tuple[str, ...] = ()
-    """Names of the datasets it reads from the data directory."""
-    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Options of the stream, with their allowed values."""
+    protocols: Mapping[str, Protocol]  # by name; the first is the default
+    settings: Settings = field(default_factory=dict)  # differences from the defaults of the methods
+    for_all_methods: Mapping[str, Any] = field(default_factory=dict)  # also for methods of other packages
+    threads: int | None = None  # for torch; None: its default
+    datasets: tuple[str, ...] = ()  # that it reads from the data directory
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of the stream, with their allowed values
 
 
 # Networks, all without biases
@@ -251,9 +244,7 @@ SPLIT_MINIIMAGENET = Benchmark(
     },
 )
 
-DIGITS = (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS)
 PAPERS = (PERMUTED_MNIST, SPLIT_CIFAR100, OVERLAP_CIFAR100, FIVE_DATASETS, SPLIT_MINIIMAGENET)
 PAPER_NAMES = tuple(benchmark.name for benchmark in PAPERS)
-"""Benchmarks of the paper."""
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*DIGITS, *PAPERS)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS, *PAPERS)}
 """All benchmarks by name; the first is the default of ``cuber run``."""

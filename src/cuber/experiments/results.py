@@ -30,27 +30,23 @@ class RunRecord:
     """One run directory; a run that is not finished has a reason instead of a result."""
 
     directory: Path
-    state: str
-    """Finished, running, stopped, failed or damaged; incomplete if it is unknown whether it runs."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """The tables of ``config.toml``, if it exists."""
+    state: str  # finished, running, stopped, failed or damaged; incomplete if it is unknown whether it runs
+    config: Mapping[str, Any] = field(default_factory=dict)  # the tables of config.toml, if it exists
     result: Result | None = None
-    reason: str = ""
-    """Why there is no result: the progress, or the error."""
+    reason: str = ""  # why there is no result: the progress, or the error
 
     @property
     def about(self) -> Mapping[str, Any]:
         """The table "experiment" of the configuration: benchmark, method, seed and options."""
-        table: Mapping[str, Any] = self.config.get("experiment", {})
-        return table
+        return dict(self.config.get("experiment", {}))
 
     @property
     def name(self) -> str:
         """What was run, as far as known: "cuber on split-digits, seed 1"."""
         about = self.about if self.result is None else vars(self.result)
         method, benchmark, seed = (about.get(key) for key in ("method", "benchmark", "seed"))
-        what = [f"{method} on {benchmark}"] if method and benchmark else []
-        return ", ".join([*what, *([f"seed {seed}"] if seed is not None else [])])
+        what, which = f"{method} on {benchmark}", f"seed {seed}"
+        return ", ".join(([what] if method and benchmark else []) + ([which] if seed is not None else []))
 
 
 def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import vhp
 from torch.nn import functional
 
 MAX_ITERATIONS = 100
@@ -62,8 +63,8 @@ def gradient(value: Value, weight: Tensor) -> Tensor:
 
 def least_squares(inputs: Tensor, targets: Tensor) -> Loss:
     """Return half the mean squared error of a linear model, with proven constants."""
-    value = lambda weight: (inputs @ weight.T - targets).square().sum(1).mean() / 2  # noqa: E731
-    return Loss(value, Constant(_largest_eigenvalue(inputs), exact=True), convex=True)
+    smoothness = Constant(_largest_eigenvalue(inputs), exact=True)
+    return Loss(lambda weight: (inputs @ weight.T - targets).square().sum(1).mean() / 2, smoothness, convex=True)
 
 
 def logistic(inputs: Tensor, labels: Tensor) -> Loss:
@@ -87,11 +88,7 @@ def estimated(value: Value, points: Sequence[Tensor]) -> Loss:
 
 def largest_curvature(value: Value, weight: Tensor) -> float:
     """Return the largest absolute eigenvalue of the Hessian, by power iteration on Hessian-vector products."""
-    at = weight.detach().requires_grad_()
-    (slope,) = torch.autograd.grad(value(at), at, create_graph=True)
-    if not slope.requires_grad:  # linear in the weight
-        return 0.0
-    return power_iteration(lambda v: torch.autograd.grad(slope, at, v, retain_graph=True)[0], weight)
+    return power_iteration(lambda vector: vhp(value, weight, vector)[1], weight)
 
 
 def power_iteration(
