@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from cuber import training
-from cuber.core.settings import LARGEST, check_values, is_number, short
+from cuber.core.settings import Setting, check_values, is_number, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
 from cuber.methods import METHODS, Method, find_method
@@ -21,20 +21,12 @@ from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
 from cuber.training.config import TrainingConfig, training_options
 from cuber.training.randomness import check_seed
 
-
-def _whole(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: value is None or (is_number(value, whole=True) and low <= value <= high)
-
-
-CHECKS: dict[tuple[str, ...], tuple[str, Callable[[Any], bool]]] = {
-    ("benchmark", "method"): ("text", lambda value: isinstance(value, str)),
-    ("protocol", "data_dir"): ("text", lambda value: value is None or isinstance(value, str | os.PathLike)),
-    ("settings", "options"): ("a table of names and values", lambda value: isinstance(value, Mapping)),
-    ("tasks",): ("a whole number", _whole(-LARGEST, LARGEST)),
-    ("threads",): ("a whole number from 1 to 1024", _whole(1, 1024)),
-    ("train_per_task", "test_per_task"): ("a whole number of at least 1", _whole(1, LARGEST)),
+NUMBERS = {
+    "tasks": Setting("number of tasks"),  # the stream knows how many there are
+    "threads": Setting("threads for torch", low=1, high=1024),
+    "train_per_task": Setting("training samples per task", low=1),
+    "test_per_task": Setting("test samples per task", low=1),
 }
-"""Fields -> what their values must be."""
 
 
 def _add_training_fields(cls: type) -> type:
@@ -67,10 +59,17 @@ class Experiment:
     data_dir: str | None = None
 
     def __post_init__(self) -> None:
-        for names, (what, allows) in CHECKS.items():
-            for name in names:
-                if not allows(getattr(self, name)):
-                    raise CuberError(f"{name} must be {what}, not {short(getattr(self, name))}")
+        for name in ("benchmark", "method", "protocol", "data_dir"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str | os.PathLike):
+                raise CuberError(f"{name} must be text, not {short(value)}")
+        for name in ("settings", "options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
+        for name, limits in NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None and not (is_number(value, whole=True) and limits.low <= value <= limits.high):
+                raise CuberError(f"{name} must be {limits.describe(0)}, not {short(value)}")
         if self.benchmark not in BENCHMARKS:
             raise unknown("benchmark", self.benchmark, BENCHMARKS)
         find_method(self.method)

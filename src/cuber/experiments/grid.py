@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -107,16 +108,15 @@ def numbers(text: str) -> list[int]:
     """
     found: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
             raise CuberError(f"seeds are given as 0-4 or 0,2,5, not '{text}'")
-        bounds = [int(number[:20]) for number in (first, last if dash else first)]  # more digits are invalid anyway
-        span = range(bounds[0], bounds[1] + 1)
-        if not span:
+        first, last = (int(number[:20]) for number in (match[1], match[2] or match[1]))  # more digits are invalid
+        if last < first:
             raise CuberError(f"'{part}' names no seed: the first comes before the last, as in 0-4")
-        if span[-1] - span[0] >= MOST_SEEDS:
+        if last - first >= MOST_SEEDS:
             raise CuberError(f"{short(part)} names more than {MOST_SEEDS} seeds: choose some of them")
-        found += span
+        found += range(first, last + 1)
     return found
 
 

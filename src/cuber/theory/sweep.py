@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cuber.errors import CuberError, unknown
 from cuber.theory.losses import Loss, Value, estimated, gradient, largest_curvature, least_squares, logistic
-from cuber.theory.theorems import Theorem, joint_loss_bounds, largest_step, old_loss_bounds, theorems
+from cuber.theory.theorems import joint_loss_bounds, largest_step, old_loss_bounds, theorems
 from cuber.theory.thresholds import largest_smooth_step
 from cuber.theory.two_tasks import Trajectory, TwoTasks, follow, rule_1, rule_2
 
@@ -101,34 +101,26 @@ KINDS: dict[str, Callable[[Random, Tensor, Tensor, int], TwoTasks]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AngleResult:
-    """Paths of both rules at one angle, and what the theorems say about that of rule 2."""
+    """Paths of both rules at one angle, what the theorems say about that of rule 2, and what it gains.
+
+    ``advantage`` is the final joint loss of rule 1 minus that of rule 2, relative to the initial joint loss;
+    ``backward_transfer`` the relative decrease of the old task's loss under rule 2.
+    """
 
     degrees: float
     by_rule_1: Trajectory
     by_rule_2: Trajectory
-    joint_bounds: list[float]
-    old_bounds: list[float]
-    theorem_1: Theorem
-    theorem_2_1: Theorem
-    theorem_2_2: Theorem
-    theorem_2_2_sharper: Theorem
 
-    @property
-    def tasks(self) -> TwoTasks:
-        return self.by_rule_2.tasks
-
-    @property
-    def advantage(self) -> float:
-        """Final joint loss of rule 1 minus that of rule 2, relative to the initial joint loss."""
-        return (self.by_rule_1.joint_losses[-1] - self.by_rule_2.joint_losses[-1]) / self.by_rule_2.joint_losses[0]
-
-    @property
-    def backward_transfer(self) -> float:
-        """Relative decrease of the old task's loss under rule 2."""
-        first, last = self.by_rule_2.old_losses[0], self.by_rule_2.old_losses[-1]
-        return (first - last) / first if first else 0.0
+    def __post_init__(self) -> None:
+        path = self.by_rule_2
+        self.tasks = path.tasks
+        self.theorem_1, _, self.theorem_2_1, self.theorem_2_2, self.theorem_2_2_sharper = theorems(path)
+        self.joint_bounds, self.old_bounds = joint_loss_bounds(path), old_loss_bounds(path)
+        self.advantage = (self.by_rule_1.joint_losses[-1] - path.joint_losses[-1]) / path.joint_losses[0]
+        first, last = path.old_losses[0], path.old_losses[-1]
+        self.backward_transfer = (first - last) / first if first else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +151,7 @@ def sweep(
         tasks = draw(kind, degrees, seed, old_steps)
         alpha = STEP_SIZE_FACTOR * _step_limit(tasks, steps) if step_size is None else step_size
         by_rule_1, by_rule_2 = (follow(rule, tasks, alpha, steps) for rule in (rule_1, rule_2))
-        theorem_1, _, *theorem_2 = theorems(by_rule_2)
-        joint_bounds, old_bounds = joint_loss_bounds(by_rule_2), old_loss_bounds(by_rule_2)
-        results.append(AngleResult(degrees, by_rule_1, by_rule_2, joint_bounds, old_bounds, theorem_1, *theorem_2))
+        results.append(AngleResult(degrees, by_rule_1, by_rule_2))
     return Sweep(kind, seed, steps, results)
 
 

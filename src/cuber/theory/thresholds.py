@@ -10,20 +10,12 @@ import math
 
 
 def smallest_gamma(alpha: float, H: float, B: float, K: int, old: float) -> float:
-    """Return the smallest gamma that admits a step size, ``alpha H B K / ||g1||``; it must be below 1.
-
-    >>> smallest_gamma(alpha=0.01, H=2, B=1, K=10, old=0.5), smallest_gamma(alpha=0.01, H=2, B=1, K=10, old=0)
-    (0.4, inf)
-    """
+    """Return the smallest gamma that admits a step size, ``alpha H B K / ||g1||``; it must be below 1."""
     return alpha * H * B * K / old if old else math.inf
 
 
 def smallest_eps2(gamma: float, old: float, new: float) -> float:
-    """Return the cosine that theorems 1 and 2 (1) require: ``(2 + gamma^2) ||g1|| / (4 ||g2||)``.
-
-    >>> smallest_eps2(gamma=0, old=1, new=2), smallest_eps2(gamma=1, old=1, new=0)
-    (0.25, inf)
-    """
+    """Return the cosine that theorems 1 and 2 (1) require: ``(2 + gamma^2) ||g1|| / (4 ||g2||)``."""
     return (2 + gamma**2) * old / (4 * new) if new else math.inf
 
 
@@ -37,11 +29,7 @@ def smallest_eps1(alpha: float, H: float) -> float:
 
 
 def largest_smooth_step(H: float) -> float:
-    """Return ``1 / H``, a limit in all theorems; infinity for losses without curvature.
-
-    >>> largest_smooth_step(4), largest_smooth_step(0)
-    (0.25, inf)
-    """
+    """Return ``1 / H``, a limit in all theorems; infinity for losses without curvature."""
     return 1 / H if H else math.inf
 
 
