@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import typer
 
-from cuber.cli.options import DATA_DIR
+from cuber.cli.run import DATA_DIR
 
 app = typer.Typer(help="List, download and verify datasets.", rich_markup_mode=None)
 
@@ -41,11 +43,8 @@ def get(
         if datasets.is_intact(source.name, root):
             console.print(f"{source.name}: already there", soft_wrap=True)
             continue
-        bar = DownloadBar(source.name, console)
-        try:
+        with closing(DownloadBar(source.name, console)) as bar:
             paths = datasets.get(source, root, bar)
-        finally:
-            bar.close()
         console.print(f"{source.name}: {', '.join(map(str, paths))}", soft_wrap=True, markup=False)
         console.print(f"  license: {source.license}; please cite {source.citation}", soft_wrap=True, markup=False)
 

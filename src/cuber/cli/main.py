@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cuber.cli.data import app as data_app
-from cuber.cli.grid import grid
-from cuber.cli.options import with_experiment_options
-from cuber.core.allocation import keep_freed_memory
+from cuber.cli.run import grid, run
 from cuber.core.encoding import is_unicode, replace_unencodable
 from cuber.errors import CuberError, unknown
 from cuber.version import __version__
-
-if TYPE_CHECKING:
-    from cuber.training import RunDirectory
 
 INTERRUPTED = 130
 
@@ -30,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(run)
 app.command()(grid)
 
 
@@ -40,62 +34,6 @@ def cuber(context: typer.Context, version: bool = typer.Option(False, "--version
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-@app.command()
-@with_experiment_options()
-def run(
-    benchmark: str = typer.Argument("overlap-digits", help="Benchmark to learn; see cuber list."),
-    method: str = typer.Option("cuber", help="Method; see cuber list."),
-    seed: int = typer.Option(0, help="Seed of the data, the initial weights and the order of samples."),
-    order: str | None = typer.Option(None, help="paper or code: the order of five-datasets' tasks."),
-    mnist_twice: bool = typer.Option(False, "--mnist-twice", help="five-datasets with MNIST instead of Fashion-MNIST."),
-    settings: list[str] = typer.Option(
-        [], "--set", metavar="NAME=VALUE", help="Hyper-parameter of the method; may be repeated."
-    ),
-    out: str | None = typer.Option(None, metavar="DIR", help="Run directory; the same command resumes a stopped run."),
-    fresh: bool = typer.Option(False, "--fresh", help="Start over, and replace the run that is there."),
-    checkpoint_every: int | None = typer.Option(
-        None, metavar="EPOCHS", help="Epochs between checkpoints (default: about one minute)."
-    ),
-    log: list[str] = typer.Option([], metavar="NAME", help="Also log to tensorboard, wandb or mlflow."),
-    threads: int | None = typer.Option(None, help="Number of threads for torch."),
-    theory: bool = typer.Option(
-        False, "--theory", help="Record how far the theorems' conditions are met; only with cuber."
-    ),
-    quiet: bool = typer.Option(False, "--quiet", help="Print only the metrics at the end."),
-    **fields: Any,
-) -> None:
-    """Learn the tasks of a benchmark one after another, and show the accuracy on all of them after each."""
-    from rich.console import Console
-
-    console = Console()
-    keep_freed_memory()
-    from cuber.core.settings import parse_settings, read_value
-    from cuber.experiments import Experiment
-    from cuber.experiments import run as run_experiment
-    from cuber.report import Bars, Lines, show_result, show_summary
-    from cuber.training import Stopped, UnwrittenResultError
-
-    chosen = {name: read_value(text) for name, text in parse_settings(settings).items()}
-    options = ({"order": order} if order else {}) | ({"mnist_twice": True} if mnist_twice else {})
-    experiment = Experiment(benchmark, method, seed, settings=chosen, options=options, threads=threads, **fields)
-    directory = _directory(out, fresh, checkpoint_every, log)
-    show = show_summary if quiet else show_result
-    live: Any = nullcontext() if quiet else Bars(console) if console.is_terminal else Lines(console)
-    try:
-        with live as progress:
-            result = run_experiment(experiment, directory, progress, theory=theory)
-    except Stopped as stopped:
-        print(f"cuber: {stopped}", file=sys.stderr)
-        sys.exit(128 + stopped.signal)
-    except UnwrittenResultError as error:
-        show(error.result, console)
-        raise
-    if directory is not None and directory.was_finished:
-        lacks = ", without what --theory records" if theory and not result.theory else ""
-        console.print(f"{out} holds this run already{lacks}; --fresh starts it over\n", soft_wrap=True, markup=False)
-    show(result, console)
 
 
 @app.command(name="list")
@@ -234,19 +172,3 @@ def main(arguments: list[str] | None = None) -> None:
 def _print_error(sentence: str) -> int:
     print(f"cuber: {' '.join(sentence.split())}", file=sys.stderr)
     return 2
-
-
-def _directory(out: str | None, fresh: bool, checkpoint_every: int | None, loggers: list[str]) -> RunDirectory | None:
-    if out is None:
-        for option, value in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", loggers)):
-            if value:
-                raise CuberError(f"{option} needs a run directory: name one with --out")
-        return None
-    if not out:
-        raise CuberError("--out takes a directory, and '' is none")
-    from cuber.loggers import make_logger
-    from cuber.training import RunDirectory
-
-    path = Path(out)
-    made = [make_logger(name, path) for name in loggers]
-    return RunDirectory(path, checkpoint_every=checkpoint_every, fresh=fresh, loggers=made)

@@ -21,11 +21,7 @@ Value = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Constant:
-    """A Lipschitz or smoothness constant, and whether it is proven (``exact``) or estimated.
-
-    >>> str(Constant(0.25, exact=True)), str(Constant(3.14159, exact=False))
-    ('0.25 (exact)', '3.14 (estimated)')
-    """
+    """A Lipschitz or smoothness constant, and whether it is proven (``exact``) or estimated."""
 
     value: float
     exact: bool
