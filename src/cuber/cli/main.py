@@ -50,13 +50,9 @@ def list_() -> None:
 @app.command()
 def compare(
     directories: list[str] = typer.Argument(metavar="DIR...", help="Run directories, or folders of them."),
-    against: str | None = typer.Option(
-        None, metavar="NAME", help="Variant to test the others against (default: trgp)."
-    ),
+    against: str | None = typer.Option(None, metavar="NAME", help="Variant to test others against (default: trgp)."),
     table: list[str] = typer.Option(
-        [],
-        metavar="NAME",
-        help="acc, differences, selected, forward, sweep, time or memory; may be repeated (default: all).",
+        [], metavar="NAME", help="acc, differences, selected, forward, sweep, time, memory; repeatable (default: all)."
     ),
     format: str = typer.Option("table", metavar="FORMAT", help="table, markdown, latex, csv or json."),
 ) -> None:
@@ -151,24 +147,20 @@ def main(arguments: list[str] | None = None) -> None:
         replace_unencodable(stream)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"cuber: warning: {message}", file=sys.stderr)
+        code, sentence = 2, ""
         try:
             code = app(arguments, prog_name="cuber", standalone_mode=False)
         except CuberError as error:
-            code = _print_error(str(error))
+            sentence = str(error)
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
         except OSError as error:
-            code = _print_error(f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}")
+            sentence = f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}"
         except Exception as error:
             # Errors of typer about options and commands; their classes differ from version to version.
             if not hasattr(error, "format_message"):
                 raise
-            code = _print_error(error.format_message())
-    if code == INTERRUPTED:
-        print("cuber: interrupted", file=sys.stderr)
+            sentence = error.format_message()
+    if sentence or code == INTERRUPTED:
+        print(f"cuber: {' '.join(sentence.split()) or 'interrupted'}", file=sys.stderr)
     sys.exit(code)
-
-
-def _print_error(sentence: str) -> int:
-    print(f"cuber: {' '.join(sentence.split())}", file=sys.stderr)
-    return 2

@@ -69,7 +69,7 @@ def run(
     log: list[str] = typer.Option([], metavar="NAME", help="Also log to tensorboard, wandb or mlflow."),
     threads: int | None = typer.Option(None, help="Number of threads for torch."),
     theory: bool = typer.Option(
-        False, "--theory", help="Record how far the theorems' conditions are met; only with cuber."
+        False, "--theory", help="Record how far the theorems' conditions are met (cuber only)."
     ),
     quiet: bool = typer.Option(False, "--quiet", help="Print only the metrics at the end."),
     **fields: Any,
@@ -164,7 +164,7 @@ def grid(
     with (GridTable if console.is_terminal else GridLines)(console) as watch:
         try:
             jobs_done = run_grid(cells, executor, retry=retry, fresh=fresh, watch=watch)
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or the output was closed: all runs save and stop
             executor.stop(signal.SIGINT)
             executor.shutdown()
             raise
