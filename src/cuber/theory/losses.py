@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd.functional import vhp
 from torch.nn import functional
 
 MAX_ITERATIONS = 100
@@ -84,7 +83,11 @@ def estimated(value: Value, points: Sequence[Tensor]) -> Loss:
 
 def largest_curvature(value: Value, weight: Tensor) -> float:
     """Return the largest absolute eigenvalue of the Hessian, by power iteration on Hessian-vector products."""
-    return power_iteration(lambda vector: vhp(value, weight, vector)[1], weight)
+    at = weight.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(value(at), at, create_graph=True)
+    if not slope.requires_grad:  # linear in the weight
+        return 0.0
+    return power_iteration(lambda v: torch.autograd.grad(slope, at, v, retain_graph=True)[0], weight)
 
 
 def power_iteration(
