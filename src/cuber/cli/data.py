@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import closing
 
 import typer
 
-from cuber.cli.options import DataDir
+from cuber.cli.run import DATA_DIR
 
 app = typer.Typer(help="List, download and verify datasets.", rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
-def data(context: typer.Context, data_dir: DataDir = None) -> None:
+def data(context: typer.Context, data_dir: str | None = DATA_DIR) -> None:
     """List every dataset: present, incomplete or missing, its size, its path, its license."""
     context.obj = data_dir
     if context.invoked_subcommand is None:
@@ -28,8 +28,8 @@ def data(context: typer.Context, data_dir: DataDir = None) -> None:
 @app.command()
 def get(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; see cuber data.")],
-    data_dir: DataDir = None,
+    names: list[str] = typer.Argument(metavar="NAME...", help="Datasets; see cuber data."),
+    data_dir: str | None = DATA_DIR,
 ) -> None:
     """Download datasets from their official sources; those that are complete are skipped."""
     from rich.console import Console
@@ -43,11 +43,8 @@ def get(
         if datasets.is_intact(source.name, root):
             console.print(f"{source.name}: already there", soft_wrap=True)
             continue
-        bar = DownloadBar(source.name, console)
-        try:
+        with closing(DownloadBar(source.name, console)) as bar:
             paths = datasets.get(source, root, bar)
-        finally:
-            bar.close()
         console.print(f"{source.name}: {', '.join(map(str, paths))}", soft_wrap=True, markup=False)
         console.print(f"  license: {source.license}; please cite {source.citation}", soft_wrap=True, markup=False)
 
@@ -55,10 +52,8 @@ def get(
 @app.command()
 def check(
     context: typer.Context,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Datasets (default: all on disk).")
-    ] = None,
-    data_dir: DataDir = None,
+    names: list[str] | None = typer.Argument(None, metavar="[NAME]...", help="Datasets (default: all on disk)."),
+    data_dir: str | None = DATA_DIR,
 ) -> None:
     """Compare the files on disk with their official checksums; exit code 1 if one differs."""
     from rich.console import Console

@@ -5,20 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cuber.cli.data import app as data_app
-from cuber.cli.grid import grid
-from cuber.cli.options import DataDir, Protocol, Tasks, TestPerTask, TrainPerTask, with_training_options
-from cuber.core.allocation import keep_freed_memory
+from cuber.cli.run import grid, run
 from cuber.core.encoding import is_unicode, replace_unencodable
 from cuber.errors import CuberError, unknown
 from cuber.version import __version__
-
-if TYPE_CHECKING:
-    from cuber.training import RunDirectory
 
 INTERRUPTED = 130
 
@@ -29,99 +23,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(run)
 app.command()(grid)
 
 
 @app.callback(invoke_without_command=True)
-def cuber(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
-) -> None:
+def cuber(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
     if version:
         print(f"cuber {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-@app.command()
-@with_training_options(after="tasks")
-def run(
-    benchmark: Annotated[str, typer.Argument(help="Benchmark to learn; see cuber list.")] = "overlap-digits",
-    method: Annotated[str, typer.Option(help="Method; see cuber list.")] = "cuber",
-    seed: Annotated[int, typer.Option(help="Seed of the data, the initial weights and the order of samples.")] = 0,
-    tasks: Tasks = None,
-    train_per_task: TrainPerTask = None,
-    test_per_task: TestPerTask = None,
-    protocol: Protocol = None,
-    order: Annotated[str | None, typer.Option(help="paper or code: the order of five-datasets' tasks.")] = None,
-    mnist_twice: Annotated[
-        bool, typer.Option("--mnist-twice", help="five-datasets with MNIST instead of Fashion-MNIST.")
-    ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Hyper-parameter of the method; may be repeated."),
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Run directory; the same command resumes a stopped run.")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, and replace the run that is there.")] = False,
-    checkpoint_every: Annotated[
-        int | None, typer.Option(metavar="EPOCHS", help="Epochs between checkpoints (default: about one minute).")
-    ] = None,
-    log: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Also log to tensorboard, wandb or mlflow.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="Number of threads for torch.")] = None,
-    data_dir: DataDir = None,
-    theory: Annotated[
-        bool, typer.Option("--theory", help="Record how far the theorems' conditions are met; only with cuber.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the metrics at the end.")] = False,
-    **training: Any,
-) -> None:
-    """Learn the tasks of a benchmark one after another, and show the accuracy on all of them after each."""
-    from rich.console import Console
-
-    console = Console()
-    keep_freed_memory()
-    from cuber.core.settings import parse_settings, read_value
-    from cuber.experiments import Experiment
-    from cuber.experiments import run as run_experiment
-    from cuber.report import Bars, Lines, show_result, show_summary
-    from cuber.training import Stopped, UnwrittenResultError
-
-    experiment = Experiment(
-        benchmark=benchmark,
-        method=method,
-        seed=seed,
-        tasks=tasks,
-        settings={name: read_value(text) for name, text in parse_settings(settings or []).items()},
-        threads=threads,
-        train_per_task=train_per_task,
-        test_per_task=test_per_task,
-        protocol=protocol,
-        options=({"order": order} if order else {}) | ({"mnist_twice": True} if mnist_twice else {}),
-        data_dir=data_dir,
-        **training,
-    )
-    directory = _directory(out, fresh, checkpoint_every, log or [])
-    show = show_summary if quiet else show_result
-    try:
-        if quiet:
-            result = run_experiment(experiment, directory, theory=theory)
-        else:
-            with (Bars if console.is_terminal else Lines)(console) as progress:
-                result = run_experiment(experiment, directory, progress, theory=theory)
-    except Stopped as stopped:
-        print(f"cuber: {stopped}", file=sys.stderr)
-        sys.exit(128 + stopped.signal)
-    except UnwrittenResultError as error:
-        show(error.result, console)
-        raise
-    if directory is not None and directory.was_finished:
-        lacks = ", without what --theory records" if theory and not result.theory else ""
-        console.print(f"{out} holds this run already{lacks}; --fresh starts it over\n", soft_wrap=True, markup=False)
-    show(result, console)
 
 
 @app.command(name="list")
@@ -137,18 +49,12 @@ def list_() -> None:
 
 @app.command()
 def compare(
-    directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories, or folders of them.")],
-    against: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Variant to test the others against (default: trgp).")
-    ] = None,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="acc, differences, selected, forward, sweep, time or memory; may be repeated (default: all).",
-        ),
-    ] = None,
-    format: Annotated[str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")] = "table",
+    directories: list[str] = typer.Argument(metavar="DIR...", help="Run directories, or folders of them."),
+    against: str | None = typer.Option(None, metavar="NAME", help="Variant to test others against (default: trgp)."),
+    table: list[str] = typer.Option(
+        [], metavar="NAME", help="acc, differences, selected, forward, sweep, time, memory; repeatable (default: all)."
+    ),
+    format: str = typer.Option("table", metavar="FORMAT", help="table, markdown, latex, csv or json."),
 ) -> None:
     """Show the results of finished runs over seeds, beside the paper's."""
     from cuber.report.comparison import compare as compare_runs
@@ -157,7 +63,7 @@ def compare(
 
     if format not in ("table", *FORMATS):
         raise unknown("format", format, ("table", *FORMATS))
-    comparison = compare_runs(load_report(directories), against, table or [])
+    comparison = compare_runs(load_report(directories), against, table)
     if format == "table":
         from rich.console import Console
 
@@ -177,11 +83,9 @@ def compare(
 
 @app.command()
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="DIR...", help="Run directories, or folders of them.")],
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = "report.html",
-    figures: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Also write each figure there, as SVG and PNG.")
-    ] = None,
+    runs: list[str] = typer.Argument(metavar="DIR...", help="Run directories, or folders of them."),
+    output: str = typer.Option("report.html", "--output", "-o", metavar="FILE", help="The page to write."),
+    figures: str | None = typer.Option(None, metavar="DIR", help="Also write each figure there, as SVG and PNG."),
 ) -> None:
     """Write one HTML page with the tables and figures of runs; it needs no network to open."""
     page = Path(output)
@@ -207,17 +111,13 @@ def report(
 
 @app.command()
 def theory(
-    kind: Annotated[str, typer.Argument(help="Problem: least-squares, logistic or network.")] = "logistic",
-    angles: Annotated[int, typer.Option(help="Number of angles, from 0 to 180 degrees.")] = 13,
-    steps: Annotated[int, typer.Option(help="Steps of each rule.")] = 20,
-    step_size: Annotated[
-        float | None, typer.Option(help="Step size of both rules (default: 0.9 times the bound of theorem 1).")
-    ] = None,
-    old_steps: Annotated[int, typer.Option(help="Training steps of the old task.")] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of both tasks.")] = 0,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="NAME", help="Write NAME.svg and NAME.png.")
-    ] = "theory",
+    kind: str = typer.Argument("logistic", help="Problem: least-squares, logistic or network."),
+    angles: int = typer.Option(13, help="Number of angles, from 0 to 180 degrees."),
+    steps: int = typer.Option(20, help="Steps of each rule."),
+    step_size: float | None = typer.Option(None, help="Of both rules (default: 0.9 times the bound of theorem 1)."),
+    old_steps: int = typer.Option(2, help="Training steps of the old task."),
+    seed: int = typer.Option(0, help="Seed of both tasks."),
+    output: str = typer.Option("theory", "--output", "-o", metavar="NAME", help="Write NAME.svg and NAME.png."),
 ) -> None:
     """Rotate a new task away from an old one, and show where the theorems hold and which rule is better."""
     path = Path(output)
@@ -247,40 +147,20 @@ def main(arguments: list[str] | None = None) -> None:
         replace_unencodable(stream)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"cuber: warning: {message}", file=sys.stderr)
+        code, sentence = 2, ""
         try:
             code = app(arguments, prog_name="cuber", standalone_mode=False)
         except CuberError as error:
-            code = _print_error(str(error))
+            sentence = str(error)
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
         except OSError as error:
-            code = _print_error(f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}")
+            sentence = f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}"
         except Exception as error:
             # Errors of typer about options and commands; their classes differ from version to version.
             if not hasattr(error, "format_message"):
                 raise
-            code = _print_error(error.format_message())
-    if code == INTERRUPTED:
-        print("cuber: interrupted", file=sys.stderr)
+            sentence = error.format_message()
+    if sentence or code == INTERRUPTED:
+        print(f"cuber: {' '.join(sentence.split()) or 'interrupted'}", file=sys.stderr)
     sys.exit(code)
-
-
-def _print_error(sentence: str) -> int:
-    print(f"cuber: {' '.join(sentence.split())}", file=sys.stderr)
-    return 2
-
-
-def _directory(out: str | None, fresh: bool, checkpoint_every: int | None, loggers: list[str]) -> RunDirectory | None:
-    if out is None:
-        for option, value in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", loggers)):
-            if value:
-                raise CuberError(f"{option} needs a run directory: name one with --out")
-        return None
-    if not out:
-        raise CuberError("--out takes a directory, and '' is none")
-    from cuber.loggers import make_logger
-    from cuber.training import RunDirectory
-
-    path = Path(out)
-    made = [make_logger(name, path) for name in loggers]
-    return RunDirectory(path, checkpoint_every=checkpoint_every, fresh=fresh, loggers=made)

@@ -11,14 +11,13 @@ from cuber.core.formatting import format_number
 from cuber.errors import CuberError
 from cuber.experiments.grid import Cell
 from cuber.experiments.processes import work
-from cuber.experiments.results import progress, tasks_of, why_it_failed
+from cuber.experiments.results import DAMAGED, FAILED, FINISHED, RESULT, RUNNING, STOPPED, progress, read, tasks_of
 from cuber.runs.config_file import CONFIG, differences, listed, read_config, ready_for_toml
-from cuber.runs.directory import ERROR
 from cuber.runs.lock import RefusedError
-from cuber.runs.result import FILE_NAME, Result
+from cuber.runs.result import Result
 
-WAITING, RUNNING, FINISHED = "waiting", "running", "finished"
-FAILED, REFUSED, STOPPED = "failed", "refused", "stopped"
+WAITING, REFUSED = "waiting", "refused"
+"""States besides those of run directories."""
 POLL_SECONDS = 0.5
 
 
@@ -28,10 +27,8 @@ class JobStatus:
 
     cell: Cell
     state: str = WAITING
-    message: str = ""
-    """Why it failed or was refused, or its ACC and BWT."""
-    done: float = 0.0
-    """Fraction of the epochs, from 0 to 1; too low where tasks stop early."""
+    message: str = ""  # why it failed or was refused, or its ACC and BWT
+    done: float = 0.0  # fraction of the epochs, from 0 to 1; too low where tasks stop early
     began: float = 0.0
     done_at_start: float = 0.0
 
@@ -50,9 +47,8 @@ class JobStatus:
         self.state, self.message = state, message
         return self
 
-    def finish(self) -> JobStatus:
-        """Read the result of the run."""
-        result = Result.load(self.cell.directory)
+    def finish(self, result: Result) -> JobStatus:
+        """Show the result of the run."""
         bwt = "" if result.bwt is None else f"  BWT {format_number(result.bwt, '+.2f')}"
         self.done = 1.0
         return self.update(FINISHED, f"ACC {result.acc:.2f}{bwt}")
@@ -75,10 +71,11 @@ def run_grid(
         watch: Called with all states about twice per second.
     """
     jobs = [JobStatus(cell) if fresh else _previous(cell, retry) for cell in cells]
-    futures: dict[Future[None], JobStatus] = {}
-    for job in jobs:
-        if job.state == WAITING:
-            futures[executor.submit(work, job.cell.experiment, job.cell.directory, fresh=fresh)] = job
+    futures = {
+        executor.submit(work, job.cell.experiment, job.cell.directory, fresh=fresh): job
+        for job in jobs
+        if job.state == WAITING
+    }
     pending = set(futures)
     while pending:
         done, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -95,32 +92,29 @@ def run_grid(
 
 def _previous(cell: Cell, retry: bool) -> JobStatus:
     """The state that the directory of an experiment records."""
-    job, directory = JobStatus(cell), cell.directory
-    if not any((directory / name).exists() for name in (CONFIG, FILE_NAME)):
+    job = JobStatus(cell)
+    if not any((cell.directory / name).exists() for name in (CONFIG, RESULT)):
         return job
-    try:
-        config = read_config(directory)
-        wanted = ready_for_toml(cell.experiment.expected())
-        asked = {table: {**config.get(table, {}), **values} for table, values in wanted.items()}
-        known = {table: values for table, values in config.items() if table in wanted}
-        different = listed(list(differences(known, asked).values()))
-        if different:
-            advice = "choose another --out, or start over with --fresh"
-            return job.update(REFUSED, f"holds another run: {different}; {advice}")
-        if (directory / FILE_NAME).exists():
-            return job.finish()
-        if (directory / ERROR).exists() and not retry:
-            return job.update(FAILED, f"failed before: {why_it_failed(directory)}")
-        threads = config["experiment"].get("threads", cell.experiment.threads)
-        return JobStatus(replace(cell, experiment=replace(cell.experiment, threads=threads)))
-    except CuberError as error:
-        return job.update(FAILED, str(error))
+    run = read(cell.directory)
+    if run.state == DAMAGED:
+        return job.update(FAILED, run.reason)
+    wanted = ready_for_toml(cell.experiment.expected())
+    asked = {table: {**run.config.get(table, {}), **values} for table, values in wanted.items()}
+    known = {table: values for table, values in run.config.items() if table in wanted}
+    if different := listed(list(differences(known, asked).values())):
+        return job.update(REFUSED, f"holds another run: {different}; choose another --out, or start over with --fresh")
+    if run.result is not None:
+        return job.finish(run.result)
+    if run.state == FAILED and not retry:
+        return job.update(FAILED, f"failed before: {run.reason}")
+    threads = run.about.get("threads", cell.experiment.threads)
+    return JobStatus(replace(cell, experiment=replace(cell.experiment, threads=threads)))
 
 
 def _end(job: JobStatus, future: Future[None]) -> None:
     try:
         future.result()
-        job.finish()
+        job.finish(Result.load(job.cell.directory))
     except (KeyboardInterrupt, CancelledError):
         job.update(STOPPED)
     except RefusedError as why:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from cuber.core.settings import LARGEST, check_values, is_number, short
+from cuber import training
+from cuber.core.settings import Setting, check_values, is_number, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
 from cuber.methods import METHODS, Method, find_method
@@ -20,8 +21,12 @@ from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
 from cuber.training.config import TrainingConfig, training_options
 from cuber.training.randomness import check_seed
 
-LIMITS = {"threads": (1, 1024), "train_per_task": (1, LARGEST), "test_per_task": (1, LARGEST)}
-"""The smallest and largest values of fields."""
+NUMBERS = {
+    "tasks": Setting("number of tasks"),  # the stream knows how many there are
+    "threads": Setting("threads for torch", low=1, high=1024),
+    "train_per_task": Setting("training samples per task", low=1),
+    "test_per_task": Setting("test samples per task", low=1),
+}
 
 
 def _add_training_fields(cls: type) -> type:
@@ -61,17 +66,14 @@ class Experiment:
         for name in ("settings", "options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
-        if self.tasks is not None and not is_number(self.tasks, whole=True):
-            raise CuberError(f"tasks must be a whole number, not {short(self.tasks)}")
+        for name, limits in NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None and not (is_number(value, whole=True) and limits.low <= value <= limits.high):
+                raise CuberError(f"{name} must be {limits.describe(0)}, not {short(value)}")
         if self.benchmark not in BENCHMARKS:
             raise unknown("benchmark", self.benchmark, BENCHMARKS)
         find_method(self.method)
         check_seed(self.seed)
-        for name, (least, most) in LIMITS.items():
-            value = getattr(self, name)
-            if value is not None and (not is_number(value, whole=True) or not least <= value <= most):
-                limits = f"from {least} to {most}" if most < LARGEST else f"of at least {least}"
-                raise CuberError(f"{name} must be a whole number {limits}, not {short(value)}")
         check_values(self.method_class, self.settings)
         for name, value in self.options.items():
             if name not in self.preset.options:
@@ -94,7 +96,7 @@ class Experiment:
 
     def training(self) -> TrainingConfig:
         """Return the training options of the benchmark, overridden by those given here."""
-        own = {"lr": self._presets()["lr"]} if "lr" in self._presets() else {}
+        own = {name: value for name, value in self._presets().items() if name == "lr"}
         given = {name: getattr(self, name) for name in training_options() if getattr(self, name) is not None}
         return dataclasses.replace(self.preset.training, **{**self._protocol().training, **own, **given})
 
@@ -133,8 +135,8 @@ class Experiment:
 
     def _presets(self) -> dict[str, Any]:
         """Return what benchmark and protocol set for the method."""
-        by_method = [settings.get(self.method, {}) for settings in (self.preset.settings, self._protocol().settings)]
-        return {**self.preset.for_all_methods, **by_method[0], **by_method[1]}
+        chosen, changes = (source.settings.get(self.method, {}) for source in (self.preset, self._protocol()))
+        return {**self.preset.for_all_methods, **chosen, **changes}
 
     def _protocol(self) -> Protocol:
         protocols = self.preset.protocols
@@ -161,11 +163,6 @@ def run(
     with seeded(derive(experiment.seed, "network")):
         model = experiment.preset.network(stream)
     learner = experiment.method_class(model, **experiment.method_settings())
-    observer = None
-    if theory:
-        from cuber.training.theory_recorder import TheoryRecorder  # the only module that needs cuber.theory
-
-        observer = TheoryRecorder(learner)
     with limited(experiment.threads or experiment.preset.threads):
         return learn(
             learner,
@@ -174,7 +171,7 @@ def run(
             progress=progress,
             directory=directory,
             about=experiment.about(),
-            observer=observer,
+            observer=training.TheoryRecorder(learner) if theory else None,
             **dataclasses.asdict(experiment.training()),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -84,18 +85,17 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
         raise CuberError(f"{path} is not TOML: {error}") from error
     for key in given.keys() - set(KEYS):
         raise CuberError(f"{path}: '{key}' is not a key of a grid file (known: {', '.join(KEYS)})")
-    for key in SEVERAL:
-        if key not in given:
-            raise CuberError(f"{path} lacks '{key}'")
-    seeds = given.pop("seeds")
+    for key in set(SEVERAL) - given.keys():
+        raise CuberError(f"{path} lacks '{key}'")
     settings = given.pop("settings", {})
     if not isinstance(settings, dict):
         raise CuberError(f"{path}: settings must be a table of names and values, not {short(settings)}")
     settings = {name: _several(value) for name, value in settings.items()}
-    benchmarks, methods = (_several(given.pop(key)) for key in ("benchmarks", "methods"))
     try:
-        seeds = numbers(seeds) if isinstance(seeds, str) else _several(seeds)
-        return grid(out, benchmarks, methods, seeds, settings, **given)
+        if isinstance(given["seeds"], str):
+            given["seeds"] = numbers(given["seeds"])
+        several = {key: _several(given.pop(key)) for key in SEVERAL}
+        return grid(out, settings=settings, **several, **given)
     except CuberError as error:
         raise CuberError(f"{path}: {error}") from error
 
@@ -108,16 +108,15 @@ def numbers(text: str) -> list[int]:
     """
     found: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
             raise CuberError(f"seeds are given as 0-4 or 0,2,5, not '{text}'")
-        bounds = [int(number[:20]) for number in (first, last if dash else first)]  # more digits are invalid anyway
-        span = range(bounds[0], bounds[1] + 1)
-        if not span:
+        first, last = (int(number[:20]) for number in (match[1], match[2] or match[1]))  # more digits are invalid
+        if last < first:
             raise CuberError(f"'{part}' names no seed: the first comes before the last, as in 0-4")
-        if span[-1] - span[0] >= MOST_SEEDS:
+        if last - first >= MOST_SEEDS:
             raise CuberError(f"{short(part)} names more than {MOST_SEEDS} seeds: choose some of them")
-        found += span
+        found += range(first, last + 1)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cuber.core.settings import settings_of
-from cuber.experiments.presets import BENCHMARKS, Benchmark
+from cuber.experiments.presets import BENCHMARKS
 from cuber.methods import METHODS, Method, all_methods
 
 
@@ -15,50 +15,44 @@ class Entry:
 
     name: str
     help: str
-    settings: list[tuple[str, str, str]]
-    """Name, value and description."""
-    inherits: str | None = None
-    """The method whose settings it has, too."""
+    settings: list[tuple[str, str, str]]  # name, value and description
+    inherits: str | None = None  # the method whose settings it has, too
 
 
 def benchmarks() -> list[Entry]:
     """All benchmarks with their training settings."""
-    return [_benchmark(benchmark) for benchmark in BENCHMARKS.values()]
-
-
-def _benchmark(benchmark: Benchmark) -> Entry:
-    training = benchmark.training
-    values = f"epochs {training.epochs}, batch size {training.batch_size}, lr {training.lr:g}"
-    if training.patience is not None:
-        values += f" / {training.factor:g} after {training.patience} epochs without gain, down to {training.floor:g}"
-    if benchmark.datasets:
-        values += f"; needs {', '.join(benchmark.datasets)}"
-    users: dict[tuple[str, str], list[str]] = {}
-    for method, settings in benchmark.settings.items():
-        for name, value in settings.items() if method in METHODS else ():
-            users.setdefault((name, str(value)), []).append(method)
-    rows = [(name, str(value), "for all") for name, value in benchmark.for_all_methods.items()]
-    rows += [(name, value, "for " + ", ".join(methods)) for (name, value), methods in users.items()]
-    return Entry(benchmark.name, f"{benchmark.help} ({values})", rows)
+    entries = []
+    for benchmark in BENCHMARKS.values():
+        training = benchmark.training
+        how = f"epochs {training.epochs}, batch size {training.batch_size}, lr {training.lr:g}"
+        if training.patience is not None:
+            how += f" / {training.factor:g} after {training.patience} epochs without gain, down to {training.floor:g}"
+        if benchmark.datasets:
+            how += f"; needs {', '.join(benchmark.datasets)}"
+        users: dict[tuple[str, str], list[str]] = {}
+        for method, settings in {"all": benchmark.for_all_methods, **benchmark.settings}.items():
+            for name, value in settings.items():
+                users.setdefault((name, str(value)), []).append(method)
+        rows = [(name, value, "for " + ", ".join(methods)) for (name, value), methods in users.items()]
+        entries.append(Entry(benchmark.name, f"{benchmark.help} ({how})", rows))
+    return entries
 
 
 def methods() -> list[Entry]:
     """All methods, each with the settings that it adds to its parent's; methods of other packages come last."""
-    plugins = {name: method for name, method in all_methods().items() if name not in METHODS}
+    known = all_methods()
     entries: list[Entry] = []
-    before: dict[str, type[Method]] = {}
-    for name, method in (*reversed(METHODS.items()), *plugins.items()):
-        own = settings_of(method)
-        # The last method before it whose settings it has, too, among its bases and the classes with the same bases
-        parents = [
-            other
-            for other, kind in before.items()
-            if (issubclass(method, kind) or kind.__bases__ == method.__bases__ != (Method,))
-            and settings_of(kind).keys() <= own.keys()
-        ]
+    for name in (*reversed(METHODS), *sorted(known.keys() - METHODS.keys())):
+        method, own = known[name], settings_of(known[name])
+        parents = [entry.name for entry in entries if entry.name in METHODS and _extends(method, known[entry.name])]
         parent = parents[-1] if parents else None
-        inherited = settings_of(before[parent]) if parent else {}
+        inherited = settings_of(known[parent]) if parent else {}
         rows = [(key, str(default), what.help) for key, (default, what) in own.items() if key not in inherited]
         entries.append(Entry(name, (method.__doc__ or "").strip().split("\n")[0].rstrip("."), rows, parent))
-        before |= {name: method} if name in METHODS else {}
     return entries
+
+
+def _extends(method: type[Method], other: type[Method]) -> bool:
+    """Return whether a method is related to another one and has all of its settings."""
+    related = issubclass(method, other) or method.__bases__ == other.__bases__ != (Method,)
+    return related and settings_of(other).keys() <= settings_of(method).keys()

@@ -6,7 +6,7 @@ hyperparameters; its published code decides what the table omits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,22 +38,15 @@ class Benchmark:
 
     name: str
     help: str
-    stream: Callable[..., Stream]
-    """Makes the stream from a seed, ``data_dir`` if there are ``datasets``, and the ``options``."""
+    stream: Callable[..., Stream]  # from a seed, ``data_dir`` if there are ``datasets``, and the ``options``
     network: Callable[[Stream], nn.Module]
     training: TrainingConfig
-    protocols: Mapping[str, Protocol]
-    """By name; the first is the default."""
-    settings: Settings = field(default_factory=dict)
-    """Differences from the defaults of the methods; methods that do not exist yet may be named."""
-    for_all_methods: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of every method, including those of other packages."""
-    threads: int | None = None
-    """Threads for torch; None: its default."""
-    datasets: tuple[str, ...] = ()
-    """Names of the datasets it reads from the data directory."""
-    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Options of the stream, with their allowed values."""
+    protocols: Mapping[str, Protocol]  # by name; the first is the default
+    settings: Settings = field(default_factory=dict)  # differences from the defaults of the methods
+    for_all_methods: Mapping[str, Any] = field(default_factory=dict)  # also for methods of other packages
+    threads: int | None = None  # for torch; None: its default
+    datasets: tuple[str, ...] = ()  # that it reads from the data directory
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of the stream, with their allowed values
 
 
 # Networks, all without biases
@@ -70,71 +63,69 @@ def with_heads(backbone: Callable[[], nn.Module], features: int) -> Callable[[St
 
 
 BACKBONE = with_heads(lambda: MLP(64, 100, 100, last_relu=True), 100)
-ALEXNET = with_heads(AlexNet5, AlexNet5.features)
-RESNET_32 = with_heads(lambda: ReducedResNet18(side=32, first_stride=1), 640)
-RESNET_84 = with_heads(lambda: ReducedResNet18(side=84, first_stride=2), 1440)
 
 
 # Digits
 
-# As many replayed samples as in a batch. The memory holds a third of the samples of overlap-digits, a tenth of
-# split-digits and a hundredth of permuted-digits.
-REPLAY = {method: {"memory": 100, "replay": 10} for method in ("agem", "er")}
-
-# Half-open gates halve activations, so tasks of few epochs need a larger learning rate; with a shared head, a smaller
-# smax lets gates change for longer, which leaves capacity for ten tasks. Chosen on validation data of seeds 100 to 102.
-HAT = {"lr": 0.3}
-HAT_SHARED_HEAD = {"lr": 0.2, "smax": 100}
-
-# With a shared head old tasks have no parameters of their own: the thresholds of the paper, by layer.
-PAPER_THRESHOLDS = {"threshold": [0.95, 0.99, 0.99], "threshold_step": 0.0}
-
-# One thread: the matrices are too small to share. CUBER's own defaults, or the settings of the paper;
-# docs/backward-transfer.md explains the difference.
-ON_DIGITS: dict[str, Any] = {
-    "threads": 1,
-    "protocols": {"usual": Protocol(), "paper": Protocol(settings={"cuber": PAPER})},
-}
+SUBSPACE_METHODS, REPLAY_METHODS = ("cuber", "trgp", "gpm"), ("agem", "er")
 
 
-def digits_ewc(lam: float) -> dict[str, float | str]:
-    """Settings of EWC; ``lam`` was chosen on validation data, and much larger values diverge."""
-    return {"lam": lam, "anchors": "last"}
+def same(methods: Iterable[str], **settings: Any) -> dict[str, Any]:
+    """The same settings for several methods."""
+    return dict.fromkeys(methods, settings)
 
 
-OVERLAP_DIGITS = Benchmark(
+def on_digits(epochs: int, ewc_lam: float, settings: Settings, **fields: Any) -> Benchmark:
+    """Return a benchmark on scikit-learn's digits; the settings of HAT and EWC were chosen on validation data."""
+    return Benchmark(
+        training=TrainingConfig(epochs=epochs, lr=0.05, batch_size=10),
+        settings={
+            **settings,
+            "ewc": {"lam": ewc_lam, "anchors": "last"},  # much larger values of lam diverge
+            # As many replayed samples as in a batch. The memory holds a third of the samples of overlap-digits, a
+            # tenth of split-digits and a hundredth of permuted-digits.
+            **same(REPLAY_METHODS, memory=100, replay=10),
+        },
+        threads=1,  # the matrices are too small to share
+        # CUBER's own defaults, or the settings of the paper; docs/backward-transfer.md explains the difference.
+        protocols={"usual": Protocol(), "paper": Protocol(settings={"cuber": PAPER})},
+        **fields,
+    )
+
+
+OVERLAP_DIGITS = on_digits(
     name="overlap-digits",
     help="tasks of 4 digits that share 2 with the next, few samples, a head each",
     stream=streams.overlap_digits,
     network=BACKBONE,
-    training=TrainingConfig(epochs=20, lr=0.05, batch_size=10),
-    settings={"hat": HAT, "ewc": digits_ewc(100.0), **REPLAY},
-    **ON_DIGITS,
+    epochs=20,
+    ewc_lam=100.0,
+    settings={"hat": {"lr": 0.3}},  # half-open gates halve activations, so tasks of few epochs need larger steps
 )
 
-SPLIT_DIGITS = Benchmark(
+SPLIT_DIGITS = on_digits(
     name="split-digits",
     help="tasks of 2 digits, a head each",
     stream=streams.split_digits,
     network=BACKBONE,
-    training=TrainingConfig(epochs=10, lr=0.05, batch_size=10),
-    settings={"hat": HAT, "ewc": digits_ewc(300.0), **REPLAY},
-    **ON_DIGITS,
+    epochs=10,
+    ewc_lam=300.0,
+    settings={"hat": {"lr": 0.3}},
 )
 
-PERMUTED_DIGITS = Benchmark(
+PERMUTED_DIGITS = on_digits(
     name="permuted-digits",
     help="all 10 digits, the pixels permuted in each task, one head for all",
     stream=streams.permuted_digits,
     network=perceptron(64),
-    training=TrainingConfig(epochs=5, lr=0.05, batch_size=10),
+    epochs=5,
+    ewc_lam=10.0,
     settings={
-        **dict.fromkeys(("cuber", "trgp", "gpm"), PAPER_THRESHOLDS),
-        "hat": HAT_SHARED_HEAD,
-        "ewc": digits_ewc(10.0),
-        **REPLAY,
+        # With a shared head old tasks have no parameters of their own: the thresholds of the paper, by layer.
+        **same(SUBSPACE_METHODS, threshold=[0.95, 0.99, 0.99], threshold_step=0.0),
+        # There, a smaller smax lets gates change for longer, which leaves capacity for ten tasks.
+        "hat": {"lr": 0.2, "smax": 100},
     },
-    **ON_DIGITS,
 )
 
 # The paper
@@ -143,6 +134,8 @@ BATCH_NORM = {"norm_statistics": "batch"}
 """Batch normalization with the statistics of each batch, as in the published code."""
 SAME_PROTOCOLS = {"paper": Protocol(), "code": Protocol()}
 """For benchmarks whose description in the paper agrees with the published code."""
+RESNET_TRAINING = TrainingConfig(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3)
+PAPER_SCHEDULE: dict[str, Any] = {"patience": 6, "factor": 2.0, "floor": 1e-5}
 FISHER_BATCH = 20
 
 
@@ -179,7 +172,7 @@ PERMUTED_MNIST = Benchmark(
         **subspaces(samples=300, threshold=[0.95, 0.99, 0.99]),
         # HAT is missing: it needs to know the task.
     },
-    threads=1,  # the matrices are too small to share
+    threads=1,
     datasets=("mnist",),
     protocols=SAME_PROTOCOLS,
 )
@@ -188,14 +181,13 @@ SPLIT_CIFAR100 = Benchmark(
     name="split-cifar100",
     help="CIFAR-100 in 10 tasks of 10 classes, a head each",
     stream=streams.split_cifar100,
-    network=ALEXNET,
-    training=TrainingConfig(epochs=200, lr=0.01, batch_size=64, patience=6, factor=2.0, floor=1e-5),
+    network=with_heads(AlexNet5, AlexNet5.features),
+    training=TrainingConfig(epochs=200, lr=0.01, batch_size=64, **PAPER_SCHEDULE),
     settings={
         "owm": {"lr": 0.01},
         "ewc": ewc(lr=0.05, lam=5000, tasks=10),
         "hat": {"lr": 0.05, "smax": 400, "c": 0.75},
-        "agem": {"lr": 0.05, "memory": 2000, "replay": 64},
-        "er": {"lr": 0.05, "memory": 2000, "replay": 64},
+        **same(REPLAY_METHODS, lr=0.05, memory=2000, replay=64),
         # Samples by layer, as in the published code: an image has many input vectors in a convolution.
         **subspaces([24, 100, 100, 125, 125], threshold=0.97, step=0.003),
     },
@@ -215,13 +207,12 @@ FIVE_DATASETS = Benchmark(
     name="five-datasets",
     help="CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST, a head each",
     stream=streams.five_datasets,
-    network=RESNET_32,
-    training=TrainingConfig(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3),
+    network=with_heads(lambda: ReducedResNet18(side=32, first_stride=1), 640),
+    training=RESNET_TRAINING,
     settings={
         "ewc": ewc(lr=0.03, lam=5000, tasks=5),
         "hat": {"lr": 0.1, "smax": 400, "c": 0.75},
-        "agem": {"lr": 0.1, "memory": 3000, "replay": 64},
-        "er": {"lr": 0.1, "memory": 3000, "replay": 64},
+        **same(REPLAY_METHODS, lr=0.1, memory=3000, replay=64),
         **subspaces(samples=100, threshold=0.965),
     },
     for_all_methods=BATCH_NORM,
@@ -229,9 +220,7 @@ FIVE_DATASETS = Benchmark(
     options={"order": tuple(ORDERS), "mnist_twice": (False, True)},
     protocols={
         "code": Protocol(),
-        "paper": Protocol(
-            training={"epochs": 200, "patience": 6, "factor": 2.0, "floor": 1e-5}, options={"order": "paper"}
-        ),
+        "paper": Protocol(training={"epochs": 200, **PAPER_SCHEDULE}, options={"order": "paper"}),
     },
 )
 
@@ -239,29 +228,23 @@ SPLIT_MINIIMAGENET = Benchmark(
     name="split-miniimagenet",
     help="miniImageNet in 20 tasks of 5 classes, a head each",
     stream=streams.split_miniimagenet,
-    network=RESNET_84,
-    training=TrainingConfig(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3),
+    network=with_heads(lambda: ReducedResNet18(side=84, first_stride=2), 1440),
+    training=RESNET_TRAINING,
     settings={
         "ewc": ewc(lr=0.03, lam=5000, tasks=20),
         "hat": {"lr": 0.03, "smax": 400, "c": 0.75},
-        "agem": {"lr": 0.1, "memory": 500, "replay": 64},
-        "er": {"lr": 0.1, "memory": 500, "replay": 64},
+        **same(REPLAY_METHODS, lr=0.1, memory=500, replay=64),
         **subspaces(samples=100, threshold=0.985),
     },
     for_all_methods=BATCH_NORM,
     datasets=("miniimagenet",),
     protocols={
         "code": Protocol(),
-        "paper": Protocol(
-            training={"patience": 6, "factor": 2.0, "floor": 1e-5},
-            settings={method: {"threshold_step": 0.003} for method in ("gpm", "trgp", "cuber")},
-        ),
+        "paper": Protocol(training=PAPER_SCHEDULE, settings=same(SUBSPACE_METHODS, threshold_step=0.003)),
     },
 )
 
-DIGITS = (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS)
 PAPERS = (PERMUTED_MNIST, SPLIT_CIFAR100, OVERLAP_CIFAR100, FIVE_DATASETS, SPLIT_MINIIMAGENET)
 PAPER_NAMES = tuple(benchmark.name for benchmark in PAPERS)
-"""Benchmarks of the paper."""
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*DIGITS, *PAPERS)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS, *PAPERS)}
 """All benchmarks by name; the first is the default of ``cuber run``."""

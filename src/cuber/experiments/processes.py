@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -68,25 +68,20 @@ class Output(Logger):
         sys.stderr.write(self._text.getvalue())  # empty if the directory was locked
 
 
-class LocalProcesses(Executor):
+class LocalProcesses(ThreadPoolExecutor):
     """Run each call in its own process, at most ``jobs`` at a time; a killed process does not affect the others."""
 
     def __init__(self, jobs: int) -> None:
-        self._free = threading.Semaphore(jobs)
+        super().__init__(jobs)  # each thread waits for one process
         self._context: Any = multiprocessing.get_context(METHOD)
         if METHOD == "forkserver":
             self._context.set_forkserver_preload(["cuber.experiments.experiment"])
         self._processes: set[BaseProcess] = set()
-        self._threads: list[threading.Thread] = []
         self._stopped = False
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a function in a process as soon as fewer than ``jobs`` are running."""
-        future: Future[Any] = Future()
-        thread = threading.Thread(target=self._attend, args=(future, function, args, kwargs), daemon=True)
-        self._threads.append(thread)
-        thread.start()
-        return future
+        return super().submit(self._run, function, args, kwargs)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Signal all processes to save and stop, and start no more."""
@@ -96,38 +91,26 @@ class LocalProcesses(Executor):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for all processes."""
-        self._stopped = self._stopped or cancel_futures
-        for thread in self._threads if wait else []:
-            thread.join()
-
-    def _attend(self, future: Future[Any], function: Any, args: Any, kwargs: Any) -> None:
-        with self._free:
-            if self._stopped:
-                future.cancel()
-            if not future.set_running_or_notify_cancel():
-                return
-            receiver, sender = self._context.Pipe(duplex=False)
-            process = self._context.Process(target=_call, args=(sender, function, args, kwargs))
-            process.start()
-            sender.close()
-            self._processes.add(process)
-            if self._stopped:  # while the process was starting
-                process.terminate()
-            error: CuberError | None = None
-            with receiver, contextlib.suppress(EOFError, OSError):  # EOFError: it ended without an error
-                error = receiver.recv()
-            process.join()
-            self._processes.discard(process)
-        code = process.exitcode
-        if code == 0:
-            future.set_result(None)
-        elif self._stopped:
-            future.set_exception(KeyboardInterrupt())
-        else:
-            killed = f"was killed ({signal.Signals(-code).name})" if code is not None and code < 0 else "failed"
-            future.set_exception(error or RunFailedError(f"its process {killed}"))
+    def _run(self, function: Any, args: Any, kwargs: Any) -> None:
+        if self._stopped:
+            raise CancelledError
+        receiver, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_call, args=(sender, function, args, kwargs))
+        process.start()
+        sender.close()
+        self._processes.add(process)
+        if self._stopped:  # while the process was starting
+            process.terminate()
+        error: CuberError | None = None
+        with receiver, contextlib.suppress(EOFError, OSError):  # EOFError: it ended without an error
+            error = receiver.recv()
+        process.join()
+        self._processes.discard(process)
+        if process.exitcode and self._stopped:
+            raise KeyboardInterrupt
+        if process.exitcode:
+            killed = f"was killed ({signal.Signals(-process.exitcode).name})" if process.exitcode < 0 else "failed"
+            raise error or RunFailedError(f"its process {killed}")
 
 
 def _call(sender: Connection, function: Any, args: Any, kwargs: Any) -> None:

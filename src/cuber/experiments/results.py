@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,27 +30,23 @@ class RunRecord:
     """One run directory; a run that is not finished has a reason instead of a result."""
 
     directory: Path
-    state: str
-    """Finished, running, stopped, failed or damaged; incomplete if it is unknown whether it runs."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """The tables of ``config.toml``, if it exists."""
+    state: str  # finished, running, stopped, failed or damaged; incomplete if it is unknown whether it runs
+    config: Mapping[str, Any] = field(default_factory=dict)  # the tables of config.toml, if it exists
     result: Result | None = None
-    reason: str = ""
-    """Why there is no result: the progress, or the error."""
+    reason: str = ""  # why there is no result: the progress, or the error
 
     @property
     def about(self) -> Mapping[str, Any]:
         """The table "experiment" of the configuration: benchmark, method, seed and options."""
-        table: Mapping[str, Any] = self.config.get("experiment", {})
-        return table
+        return dict(self.config.get("experiment", {}))
 
     @property
     def name(self) -> str:
         """What was run, as far as known: "cuber on split-digits, seed 1"."""
         about = self.about if self.result is None else vars(self.result)
         method, benchmark, seed = (about.get(key) for key in ("method", "benchmark", "seed"))
-        what = [f"{method} on {benchmark}"] if method and benchmark else []
-        return ", ".join([*what, *([f"seed {seed}"] if seed is not None else [])])
+        what, which = f"{method} on {benchmark}", f"seed {seed}"
+        return ", ".join(([what] if method and benchmark else []) + ([which] if seed is not None else []))
 
 
 def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:
@@ -71,7 +68,7 @@ def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:
             raise CuberError(f"there is no run in {path}: neither {CONFIG} nor {RESULT}, in it or below it")
         for directory in runs:
             found.setdefault(directory.resolve(), directory)
-    return [_read(directory) for directory in found.values()]
+    return [read(directory) for directory in found.values()]
 
 
 def _runs_below(path: Path) -> Iterator[Path]:
@@ -81,7 +78,8 @@ def _runs_below(path: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _read(directory: Path) -> RunRecord:
+def read(directory: Path) -> RunRecord:
+    """Read one run directory."""
     config: Mapping[str, Any] = {}
     try:
         if (directory / CONFIG).exists():
@@ -92,13 +90,13 @@ def _read(directory: Path) -> RunRecord:
         count = pluralize(learned, "task") if tasks is None else f"{learned} of {pluralize(tasks, 'task')}"
         how_far = f"{count} learned" + (f", epoch {epoch} of the next" if epoch else "")
         if (directory / ERROR).exists():
-            return RunRecord(directory, FAILED, config, reason=f"{why_it_failed(directory)} ({how_far})")
+            return RunRecord(directory, FAILED, config, reason=f"{_why_it_failed(directory)} ({how_far})")
     except CuberError as error:
         return RunRecord(directory, DAMAGED, config, reason=str(error))
     return RunRecord(directory, STATES[is_held(directory)], config, reason=how_far)
 
 
-def why_it_failed(directory: Path) -> str:
+def _why_it_failed(directory: Path) -> str:
     """First line of the error of a failed run."""
     path = directory / ERROR
     try:
@@ -110,21 +108,18 @@ def why_it_failed(directory: Path) -> str:
 
 def progress(directory: Path) -> tuple[int, int]:
     """Number of learned tasks and of epochs of the next task, by the log; the last line of a killed run may be cut."""
-    learned, epoch = 0, 0
     try:
         lines = (directory / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return learned, epoch
-    for line in lines:
-        try:
+        return 0, 0
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             values = json.loads(line)
             if values["event"] == "evaluation":
-                learned, epoch = values["task"] + 1, 0
-            elif values["event"] == "epoch":
-                learned, epoch = values["task"], values["epoch"]
-        except (ValueError, TypeError, KeyError):
-            continue
-    return learned, epoch
+                return values["task"] + 1, 0
+            if values["event"] == "epoch":
+                return values["task"], values["epoch"]
+    return 0, 0
 
 
 def tasks_of(config: Mapping[str, Any]) -> int | None:

@@ -20,11 +20,7 @@ Value = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Constant:
-    """A Lipschitz or smoothness constant, and whether it is proven (``exact``) or estimated.
-
-    >>> str(Constant(0.25, exact=True)), str(Constant(3.14159, exact=False))
-    ('0.25 (exact)', '3.14 (estimated)')
-    """
+    """A Lipschitz or smoothness constant, and whether it is proven (``exact``) or estimated."""
 
     value: float
     exact: bool
@@ -62,8 +58,8 @@ def gradient(value: Value, weight: Tensor) -> Tensor:
 
 def least_squares(inputs: Tensor, targets: Tensor) -> Loss:
     """Return half the mean squared error of a linear model, with proven constants."""
-    value = lambda weight: (inputs @ weight.T - targets).square().sum(1).mean() / 2  # noqa: E731
-    return Loss(value, Constant(_largest_eigenvalue(inputs), exact=True), convex=True)
+    smoothness = Constant(_largest_eigenvalue(inputs), exact=True)
+    return Loss(lambda weight: (inputs @ weight.T - targets).square().sum(1).mean() / 2, smoothness, convex=True)
 
 
 def logistic(inputs: Tensor, labels: Tensor) -> Loss:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cuber.errors import CuberError, unknown
-from cuber.theory.losses import Constant, Loss, Value, estimated, gradient, largest_curvature, least_squares, logistic
-from cuber.theory.theorems import Theorem, joint_loss_bounds, largest_step, old_loss_bounds, theorems
+from cuber.theory.losses import Loss, Value, estimated, gradient, largest_curvature, least_squares, logistic
+from cuber.theory.theorems import joint_loss_bounds, largest_step, old_loss_bounds, theorems
 from cuber.theory.thresholds import largest_smooth_step
 from cuber.theory.two_tasks import Trajectory, TwoTasks, follow, rule_1, rule_2
 
@@ -62,7 +62,8 @@ def _linear(
         return make(coordinates @ subspace.T, coordinates @ teacher.T + NOISE * random(SAMPLES, 1))
 
     old, new = task(basis), task(rotated)
-    return TwoTasks(old, new, _descend(old, torch.zeros(1, DIMENSION).double(), old_steps), basis)
+    start = _descend(old.value, torch.zeros(1, DIMENSION).double(), old.smoothness.value, old_steps)
+    return TwoTasks(old, new, start, basis)
 
 
 def _network(random: Random, basis: Tensor, rotated: Tensor, old_steps: int) -> TwoTasks:
@@ -74,13 +75,23 @@ def _network(random: Random, basis: Tensor, rotated: Tensor, old_steps: int) -> 
         inputs = coordinates @ subspace.T
         return lambda weight: (torch.tanh(inputs @ weight.T) @ signs - targets).square().mean() / 2
 
+    def local_smoothness(value: Value, at: Tensor) -> float:
+        """Twice the curvature at a point, or twice the gradient norm where the loss is flat."""
+        return 2 * max(largest_curvature(value, at), float(gradient(value, at).norm()))
+
     old, new = task(basis), task(rotated)
     first = random(HIDDEN, DIMENSION) / math.sqrt(DIMENSION)
-    start = _descend(_with_local_smoothness(old, first), first, old_steps)
-    points = [start]
+    points = [_descend(old, first, local_smoothness(old, first), old_steps)]
     for _ in range(POINTS):
-        points.append(_descend(_with_local_smoothness(new, points[-1]), points[-1], 1))
-    return TwoTasks(estimated(old, points), estimated(new, points), start, basis)
+        points.append(_descend(new, points[-1], local_smoothness(new, points[-1]), steps=1))
+    return TwoTasks(estimated(old, points), estimated(new, points), points[0], basis)
+
+
+def _descend(value: Value, weight: Tensor, smoothness: float, steps: int) -> Tensor:
+    """Run gradient descent with step size ``1 / smoothness``."""
+    for _ in range(steps):
+        weight = weight - gradient(value, weight) / smoothness
+    return weight
 
 
 KINDS: dict[str, Callable[[Random, Tensor, Tensor, int], TwoTasks]] = {
@@ -90,53 +101,26 @@ KINDS: dict[str, Callable[[Random, Tensor, Tensor, int], TwoTasks]] = {
 }
 
 
-def _descend(loss: Loss, weight: Tensor, steps: int) -> Tensor:
-    """Run gradient descent with step size ``1 / smoothness``."""
-    for _ in range(steps):
-        weight = weight - loss.gradient(weight) / loss.smoothness.value
-    return weight
-
-
-def _with_local_smoothness(value: Value, at: Tensor) -> Loss:
-    """Return a loss with twice the curvature at a point, or twice the gradient norm where the loss is flat."""
-    curvature = max(largest_curvature(value, at), float(gradient(value, at).norm()))
-    return Loss(value, Constant(2 * curvature, exact=False))
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AngleResult:
-    """Paths of both rules at one angle, and what the theorems say about that of rule 2."""
+    """Paths of both rules at one angle, what the theorems say about that of rule 2, and what it gains.
+
+    ``advantage`` is the final joint loss of rule 1 minus that of rule 2, relative to the initial joint loss;
+    ``backward_transfer`` the relative decrease of the old task's loss under rule 2.
+    """
 
     degrees: float
     by_rule_1: Trajectory
     by_rule_2: Trajectory
-    theorem_1: Theorem
-    theorem_2_1: Theorem
-    theorem_2_2: Theorem
-    theorem_2_2_sharper: Theorem
 
-    @property
-    def tasks(self) -> TwoTasks:
-        return self.by_rule_2.tasks
-
-    @property
-    def joint_bounds(self) -> list[float]:
-        return joint_loss_bounds(self.by_rule_2)
-
-    @property
-    def old_bounds(self) -> list[float]:
-        return old_loss_bounds(self.by_rule_2)
-
-    @property
-    def advantage(self) -> float:
-        """Final joint loss of rule 1 minus that of rule 2, relative to the initial joint loss."""
-        return (self.by_rule_1.joint_losses[-1] - self.by_rule_2.joint_losses[-1]) / self.by_rule_2.joint_losses[0]
-
-    @property
-    def backward_transfer(self) -> float:
-        """Relative decrease of the old task's loss under rule 2."""
-        first, last = self.by_rule_2.old_losses[0], self.by_rule_2.old_losses[-1]
-        return (first - last) / first if first else 0.0
+    def __post_init__(self) -> None:
+        path = self.by_rule_2
+        self.tasks = path.tasks
+        self.theorem_1, _, self.theorem_2_1, self.theorem_2_2, self.theorem_2_2_sharper = theorems(path)
+        self.joint_bounds, self.old_bounds = joint_loss_bounds(path), old_loss_bounds(path)
+        self.advantage = (self.by_rule_1.joint_losses[-1] - path.joint_losses[-1]) / path.joint_losses[0]
+        first, last = path.old_losses[0], path.old_losses[-1]
+        self.backward_transfer = (first - last) / first if first else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +151,7 @@ def sweep(
         tasks = draw(kind, degrees, seed, old_steps)
         alpha = STEP_SIZE_FACTOR * _step_limit(tasks, steps) if step_size is None else step_size
         by_rule_1, by_rule_2 = (follow(rule, tasks, alpha, steps) for rule in (rule_1, rule_2))
-        theorem_1, _, *theorem_2 = theorems(by_rule_2)
-        results.append(AngleResult(degrees, by_rule_1, by_rule_2, theorem_1, *theorem_2))
+        results.append(AngleResult(degrees, by_rule_1, by_rule_2))
     return Sweep(kind, seed, steps, results)
 
 

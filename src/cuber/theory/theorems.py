@@ -9,14 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cuber.theory.thresholds import (
-    largest_backward_step,
-    largest_joint_step,
-    largest_smooth_step,
-    smallest_eps1,
-    smallest_eps2,
-    smallest_gamma,
-)
+from cuber.theory import thresholds
 from cuber.theory.two_tasks import Trajectory, TwoTasks
 
 
@@ -69,22 +62,36 @@ class Theorem:
         return "\n  ".join(lines)
 
 
+def _conditions(path: Trajectory) -> list[Condition]:
+    """Return the conditions of theorem 1 (1); the others share some of them."""
+    tasks, H, B = path.tasks, path.tasks.H.value, path.tasks.B.value
+    gamma = thresholds.smallest_gamma(path.step_size, H, B, path.steps, tasks.norms[0])
+    return [
+        Condition("step size", path.step_size, "<", thresholds.largest_smooth_step(H)),
+        Condition("gamma", gamma, "<", 1.0),
+        # B may be estimated, or the steps too long for its proof: check it along the path.
+        Condition("Lipschitz constant", B, ">=", max(path.norms)),
+        Condition("positive correlation", tasks.cosine, ">=", thresholds.smallest_eps2(gamma, *tasks.norms)),
+    ]
+
+
 def joint_loss_falls(path: Trajectory) -> Theorem:
     """Theorem 1 (1), as its proof shows it: every step of rule 2 decreases the joint loss. Needs no convexity."""
     alpha, H, energy = path.step_size, path.tasks.H.value, sum(norm**2 for norm in path.norms)
     terms = {"descent": -alpha / 2 * energy, "curvature": alpha**2 * H / 2 * energy}
-    return Theorem("1 (1)", [*_step_conditions(path), _correlation(path)], "F(w_K) - F(w_0)", terms)
+    return Theorem("1 (1)", _conditions(path), "F(w_K) - F(w_0)", terms)
 
 
 def joint_gradient_is_small(path: Trajectory) -> Theorem:
     """Theorem 1 (2): a bound on the smallest gradient norm of the joint loss. Does not need definition 2."""
     tasks, (old, _) = path.tasks, path.tasks.norms
+    step_size, gamma, lipschitz, _ = _conditions(path)
     terms = {
         "progress": 2 / (path.step_size * path.steps) * (tasks.joint(tasks.start) - tasks.lowest),
         "old gradient": 2 * old**2,
-        "drift": _gamma(path) ** 2 / 2 * old**2,
+        "drift": gamma.found**2 / 2 * old**2,
     }
-    return Theorem("1 (2)", _step_conditions(path), "min ||grad F(w_k)||^2", terms)
+    return Theorem("1 (2)", [step_size, gamma, lipschitz], "min ||grad F(w_k)||^2", terms)
 
 
 def rule_2_beats_rule_1(path: Trajectory) -> Theorem:
@@ -95,9 +102,9 @@ def rule_2_beats_rule_1(path: Trajectory) -> Theorem:
         "rule 2's step": -alpha / 2 * (1 - alpha * H) * energy,
         "rule 1's step": alpha * (1 + alpha * H / 2) * (1 - tasks.ratio**2) * energy,
     }
-    projection = Condition("sufficient projection", tasks.ratio, ">=", smallest_eps1(alpha, H))
-    conditions = [*_step_conditions(path), projection, _correlation(path)]
-    return Theorem("2 (1)", conditions, "F(rule 2) - F(rule 1)", terms)
+    projection = Condition("sufficient projection", tasks.ratio, ">=", thresholds.smallest_eps1(alpha, H))
+    *others, correlation = _conditions(path)
+    return Theorem("2 (1)", [*others, projection, correlation], "F(rule 2) - F(rule 1)", terms)
 
 
 def old_loss_is_kept(path: Trajectory, eps2: float | None = None, *, sharper: bool = False) -> Theorem:
@@ -111,12 +118,10 @@ def old_loss_is_kept(path: Trajectory, eps2: float | None = None, *, sharper: bo
     required = least if eps2 is None else eps2
     length = sum(path.norms) ** 2 if sharper else path.steps * sum(norm**2 for norm in path.norms)
     terms = {"agreement": -alpha * required * old * sum(path.norms), "curvature": alpha**2 * H / 4 * length}
-    largest = largest_backward_step(required, H, tasks.B.value, path.steps, old, sharper=sharper)
-    conditions = [
-        Condition("step size", alpha, "<", largest),
-        _lipschitz(path),
-        Condition("positive correlation at every step", least, ">=", required),
-    ]
+    largest = thresholds.largest_backward_step(required, H, tasks.B.value, path.steps, old, sharper=sharper)
+    step_size = Condition("step size", alpha, "<", largest)
+    correlation = Condition("positive correlation at every step", least, ">=", required)
+    conditions = [step_size, _conditions(path)[2], correlation]
     return Theorem("2 (2), sharper" if sharper else "2 (2)", conditions, "L1(w_K) - L1(w_0)", terms)
 
 
@@ -128,7 +133,7 @@ def theorems(path: Trajectory) -> list[Theorem]:
 
 def largest_step(tasks: TwoTasks, steps: int) -> float:
     """Return the step size that theorem 1 must stay below for ``steps`` steps, or 0 if it admits none."""
-    return largest_joint_step(tasks.cosine, tasks.H.value, tasks.B.value, steps, *tasks.norms)
+    return thresholds.largest_joint_step(tasks.cosine, tasks.H.value, tasks.B.value, steps, *tasks.norms)
 
 
 def joint_loss_bounds(path: Trajectory) -> list[float]:
@@ -144,26 +149,3 @@ def old_loss_bounds(path: Trajectory) -> list[float]:
     so_far = zip(accumulate(path.cosines, min), accumulate(path.norms), strict=True)
     changes = [-alpha * least * old * length + alpha**2 * H / 4 * length**2 for least, length in so_far]
     return [path.old_losses[0] + change for change in (0.0, *changes)]
-
-
-def _gamma(path: Trajectory) -> float:
-    tasks = path.tasks
-    return smallest_gamma(path.step_size, tasks.H.value, tasks.B.value, path.steps, tasks.norms[0])
-
-
-def _step_conditions(path: Trajectory) -> list[Condition]:
-    return [
-        Condition("step size", path.step_size, "<", largest_smooth_step(path.tasks.H.value)),
-        Condition("gamma", _gamma(path), "<", 1.0),
-        _lipschitz(path),
-    ]
-
-
-def _lipschitz(path: Trajectory) -> Condition:
-    """Check B along the path: it may be estimated, or the steps too long for its proof."""
-    return Condition("Lipschitz constant", path.tasks.B.value, ">=", max(path.norms))
-
-
-def _correlation(path: Trajectory) -> Condition:
-    required = smallest_eps2(_gamma(path), *path.tasks.norms)
-    return Condition("positive correlation", path.tasks.cosine, ">=", required)

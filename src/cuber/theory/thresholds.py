@@ -10,20 +10,12 @@ import math
 
 
 def smallest_gamma(alpha: float, H: float, B: float, K: int, old: float) -> float:
-    """Return the smallest gamma that admits a step size, ``alpha H B K / ||g1||``; it must be below 1.
-
-    >>> smallest_gamma(alpha=0.01, H=2, B=1, K=10, old=0.5), smallest_gamma(alpha=0.01, H=2, B=1, K=10, old=0)
-    (0.4, inf)
-    """
+    """Return the smallest gamma that admits a step size, ``alpha H B K / ||g1||``; it must be below 1."""
     return alpha * H * B * K / old if old else math.inf
 
 
 def smallest_eps2(gamma: float, old: float, new: float) -> float:
-    """Return the cosine that theorems 1 and 2 (1) require: ``(2 + gamma^2) ||g1|| / (4 ||g2||)``.
-
-    >>> smallest_eps2(gamma=0, old=1, new=2), smallest_eps2(gamma=1, old=1, new=0)
-    (0.25, inf)
-    """
+    """Return the cosine that theorems 1 and 2 (1) require: ``(2 + gamma^2) ||g1|| / (4 ||g2||)``."""
     return (2 + gamma**2) * old / (4 * new) if new else math.inf
 
 
@@ -36,35 +28,23 @@ def smallest_eps1(alpha: float, H: float) -> float:
     return math.sqrt((1 + 2 * alpha * H) / (2 + alpha * H))
 
 
-def largest_gamma(cosine: float, old: float, new: float) -> float | None:
-    """Return the largest gamma, at most 1, for which a cosine is sufficient; None if there is none.
-
-    >>> largest_gamma(0.5625, old=1, new=1), largest_gamma(0.9, old=1, new=1), largest_gamma(0.4, old=1, new=1)
-    (0.5, 1.0, None)
-    """
-    if not old or not new:
-        return None
-    square = 4 * cosine * new / old - 2
-    return math.sqrt(min(square, 1.0)) if square > 0 else None
-
-
 def largest_smooth_step(H: float) -> float:
-    """Return ``1 / H``, a limit in all theorems; infinity for losses without curvature.
-
-    >>> largest_smooth_step(4), largest_smooth_step(0)
-    (0.25, inf)
-    """
+    """Return ``1 / H``, a limit in all theorems; infinity for losses without curvature."""
     return 1 / H if H else math.inf
 
 
 def largest_joint_step(cosine: float, H: float, B: float, K: int, old: float, new: float) -> float:
     """Return the step size that theorem 1 must stay below, ``min(1 / H, gamma ||g1|| / (H B K))``; 0 if it admits none.
 
+    Gamma is the largest one, at most 1, for which the cosine is sufficient.
+
     >>> largest_joint_step(1.0, H=2, B=1, K=10, old=1, new=1), largest_joint_step(0.4, H=2, B=1, K=10, old=1, new=1)
     (0.05, 0.0)
     """
-    gamma = largest_gamma(cosine, old, new)
-    return 0.0 if gamma is None else min(largest_smooth_step(H), gamma * old / (H * B * K) if H else math.inf)
+    gamma_squared = 4 * cosine * new / old - 2 if old else 0.0
+    if gamma_squared <= 0:
+        return 0.0
+    return min(1.0, math.sqrt(min(gamma_squared, 1.0)) * old / (B * K)) * largest_smooth_step(H)
 
 
 def largest_backward_step(eps2: float, H: float, B: float, k: int, old: float, *, sharper: bool = False) -> float:

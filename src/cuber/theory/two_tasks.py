@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -59,12 +58,17 @@ def rule_2(gradient: Tensor, basis: Tensor) -> Tensor:
     return gradient
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TwoTasks:
     """The losses of an old and a new task.
 
-    ``start`` is the weight w0 at which the old task ended, ``out x d``; ``basis`` an orthonormal basis of the old
-    task's input subspace, ``d x rank``; ``lowest`` a lower bound of the joint loss.
+    Args:
+        start: The weight w0 at which the old task ended, ``out x d``.
+        basis: An orthonormal basis of the old task's input subspace, ``d x rank``.
+        lowest: A lower bound of the joint loss.
+
+    Attributes are ``g_old`` and ``g_new``, the gradients g1 and g2 at w0; their ``norms``; ``ratio`` and ``cosine``,
+    definitions 1 and 2 at w0; the paper's ``H``; and ``B``, a bound on the norms of g2 along the path of either rule.
     """
 
     old: Loss
@@ -79,86 +83,43 @@ class TwoTasks:
                 f"the weights are {_shape(self.start)} and the basis {_shape(self.basis)}: "
                 "give out x d and d x rank, the same d"
             )
-        if self.new.lipschitz is None and not self.new.convex:
+        self.g_old, self.g_new = self.old.gradient(self.start), self.new.gradient(self.start)
+        self.norms = float(self.g_old.norm()), float(self.g_new.norm())
+        self.ratio = sufficient_projection(self.g_new, self.basis)
+        self.cosine = positive_correlation(self.g_old, self.g_new)
+        smoothness = self.old.smoothness, self.new.smoothness
+        self.H = Constant(2 * max(one.value for one in smoothness), all(one.exact for one in smoothness))
+        # Gradient descent on a convex loss with steps up to 1 / H never increases the norm of the gradient, nor, under
+        # rule 1, the norm of the component that is used.
+        bound = Constant(self.norms[1], exact=True) if self.new.convex else self.new.lipschitz
+        if bound is None:
             raise CuberError("the new loss is not convex, so its Lipschitz constant must be given: see estimated()")
+        self.B = bound
 
     def joint(self, weight: Tensor) -> float:
         """Return F, the sum of both losses."""
         return self.old(weight) + self.new(weight)
 
-    @cached_property
-    def g_old(self) -> Tensor:
-        """Gradient g1(w0) of the old task."""
-        return self.old.gradient(self.start)
 
-    @cached_property
-    def g_new(self) -> Tensor:
-        """Gradient g2(w0) of the new task."""
-        return self.new.gradient(self.start)
-
-    @property
-    def norms(self) -> tuple[float, float]:
-        """``||g1(w0)||`` and ``||g2(w0)||``."""
-        return float(self.g_old.norm()), float(self.g_new.norm())
-
-    @cached_property
-    def ratio(self) -> float:
-        """Definition 1 at w0."""
-        return sufficient_projection(self.g_new, self.basis)
-
-    @cached_property
-    def cosine(self) -> float:
-        """Definition 2 at w0."""
-        return positive_correlation(self.g_old, self.g_new)
-
-    @property
-    def H(self) -> Constant:  # noqa: N802
-        """The paper's H: twice the larger smoothness constant of the two losses."""
-        constants = self.old.smoothness, self.new.smoothness
-        return Constant(2 * max(c.value for c in constants), all(c.exact for c in constants))
-
-    @cached_property
-    def B(self) -> Constant:  # noqa: N802
-        """Bound on the gradient norm of the new task along the path of either rule.
-
-        For a convex loss it is the norm of the first gradient: gradient descent with steps up to 1 / H never increases
-        the norm of the gradient, nor, under rule 1, the norm of the component that is used.
-        """
-        if self.new.convex or self.new.lipschitz is None:
-            return Constant(self.norms[1], exact=True)
-        return self.new.lipschitz
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Trajectory:
-    """Result of :func:`follow`: weights w_0 to w_K, and gradients of the new task at w_0 to w_{K-1}."""
+    """Result of :func:`follow`: weights w_0 to w_K, and gradients of the new task at w_0 to w_{K-1}.
+
+    Attributes are the number of ``steps``; the ``norms`` of the gradients; their ``cosines`` with g1(w_0), which are
+    definition 2 at each step, as the learner checks it in regime 3; and the losses at each weight.
+    """
 
     tasks: TwoTasks
     step_size: float
     weights: list[Tensor]
     gradients: list[Tensor]
 
-    @property
-    def steps(self) -> int:
-        return len(self.gradients)
-
-    @cached_property
-    def norms(self) -> list[float]:
-        """Norms ``||g2(w_k)||``."""
-        return [float(gradient.norm()) for gradient in self.gradients]
-
-    @cached_property
-    def cosines(self) -> list[float]:
-        """Cosines between g1(w_0) and g2(w_k): definition 2 at each step, as the learner checks it in regime 3."""
-        return [positive_correlation(self.tasks.g_old, gradient) for gradient in self.gradients]
-
-    @cached_property
-    def joint_losses(self) -> list[float]:
-        return [self.tasks.joint(weight) for weight in self.weights]
-
-    @cached_property
-    def old_losses(self) -> list[float]:
-        return [self.tasks.old(weight) for weight in self.weights]
+    def __post_init__(self) -> None:
+        self.steps = len(self.gradients)
+        self.norms = [float(gradient.norm()) for gradient in self.gradients]
+        self.cosines = [positive_correlation(self.tasks.g_old, gradient) for gradient in self.gradients]
+        self.joint_losses = [self.tasks.joint(weight) for weight in self.weights]
+        self.old_losses = [self.tasks.old(weight) for weight in self.weights]
 
 
 def follow(rule: Rule, tasks: TwoTasks, step_size: float, steps: int) -> Trajectory:

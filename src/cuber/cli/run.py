@@ -1,0 +1,187 @@
+"""``cuber run`` and ``cuber grid``, and the options that they share."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from cuber.core.allocation import keep_freed_memory
+from cuber.errors import CuberError
+from cuber.training.config import training_options
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+DATA_DIR: Any = typer.Option(None, metavar="DIR", help="Datasets directory (default: CUBER_DATA, or the user's cache).")
+FIELDS: dict[str, tuple[type, Any]] = {
+    "tasks": (int, typer.Option(None, help="Number of tasks to run (default: all).")),
+    "train_per_task": (int, typer.Option(None, help="Maximum number of training samples per task.")),
+    "test_per_task": (int, typer.Option(None, help="Maximum number of test samples per task.")),
+    "protocol": (str, typer.Option(None, help="paper or code, where they differ; for the digits, usual or paper.")),
+    "data_dir": (str, DATA_DIR),
+}
+"""Fields of an Experiment that are options of every command that runs some."""
+
+
+def with_experiment_options(*training: str) -> Callable[[Command], Command]:
+    """Add ``FIELDS`` and training options (default: all) to a command that takes them as ``**fields``."""
+    added = dict(FIELDS)
+    for name in training or training_options():
+        kind, _, limits = training_options()[name]
+        flag = [f"--{name.replace('_', '-')}"] if kind is bool else []  # without --no-...
+        added[name] = kind, typer.Option(None, *flag, help=limits.help)
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        for name, (kind, option) in added.items():
+            parameters.append(parameters[0].replace(name=name, default=option, annotation=kind | None))
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+        return command
+
+    return decorate
+
+
+@with_experiment_options()
+def run(
+    benchmark: str = typer.Argument("overlap-digits", help="Benchmark to learn; see cuber list."),
+    method: str = typer.Option("cuber", help="Method; see cuber list."),
+    seed: int = typer.Option(0, help="Seed of the data, the initial weights and the order of samples."),
+    order: str | None = typer.Option(None, help="paper or code: the order of five-datasets' tasks."),
+    mnist_twice: bool = typer.Option(False, "--mnist-twice", help="five-datasets with MNIST instead of Fashion-MNIST."),
+    settings: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE", help="Hyper-parameter of the method; may be repeated."
+    ),
+    out: str | None = typer.Option(None, metavar="DIR", help="Run directory; the same command resumes a stopped run."),
+    fresh: bool = typer.Option(False, "--fresh", help="Start over, and replace the run that is there."),
+    checkpoint_every: int | None = typer.Option(
+        None, metavar="EPOCHS", help="Epochs between checkpoints (default: about one minute)."
+    ),
+    log: list[str] = typer.Option([], metavar="NAME", help="Also log to tensorboard, wandb or mlflow."),
+    threads: int | None = typer.Option(None, help="Number of threads for torch."),
+    theory: bool = typer.Option(
+        False, "--theory", help="Record how far the theorems' conditions are met (cuber only)."
+    ),
+    quiet: bool = typer.Option(False, "--quiet", help="Print only the metrics at the end."),
+    **fields: Any,
+) -> None:
+    """Learn the tasks of a benchmark one after another, and show the accuracy on all of them after each."""
+    from rich.console import Console
+
+    console = Console()
+    keep_freed_memory()
+    from cuber.core.settings import parse_settings, read_value
+    from cuber.experiments import Experiment
+    from cuber.experiments import run as run_experiment
+    from cuber.loggers import make_logger
+    from cuber.report import Bars, Lines, show_result, show_summary
+    from cuber.training import RunDirectory, Stopped, UnwrittenResultError
+
+    chosen = {name: read_value(text) for name, text in parse_settings(settings).items()}
+    options = ({"order": order} if order else {}) | ({"mnist_twice": True} if mnist_twice else {})
+    experiment = Experiment(benchmark, method, seed, settings=chosen, options=options, threads=threads, **fields)
+    directory = None
+    if out is None:
+        for option, value in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", log)):
+            if value:
+                raise CuberError(f"{option} needs a run directory: name one with --out")
+    elif not out:
+        raise CuberError("--out takes a directory, and '' is none")
+    else:
+        loggers = [make_logger(name, Path(out)) for name in log]
+        directory = RunDirectory(out, checkpoint_every=checkpoint_every, fresh=fresh, loggers=loggers)
+    show = show_summary if quiet else show_result
+    live: Any = nullcontext() if quiet else Bars(console) if console.is_terminal else Lines(console)
+    try:
+        with live as progress:
+            result = run_experiment(experiment, directory, progress, theory=theory)
+    except Stopped as stopped:
+        print(f"cuber: {stopped}", file=sys.stderr)
+        sys.exit(128 + stopped.signal)
+    except UnwrittenResultError as error:
+        show(error.result, console)
+        raise
+    if directory is not None and directory.was_finished:
+        lacks = ", without what --theory records" if theory and not result.theory else ""
+        console.print(f"{out} holds this run already{lacks}; --fresh starts it over\n", soft_wrap=True, markup=False)
+    show(result, console)
+
+
+@with_experiment_options("epochs")
+def grid(
+    what: list[str] = typer.Argument(metavar="BENCHMARK...", help="Benchmarks to learn; or one TOML file."),
+    methods: str | None = typer.Option(None, help="Methods, as in cuber,trgp,gpm (default: cuber)."),
+    seeds: str | None = typer.Option(None, help="Seeds, as in 0-4 or 0,2,5 (default: 0-4)."),
+    out: str = typer.Option("runs", metavar="DIR", help="Directory of the run directories."),
+    jobs: int = typer.Option(1, min=1, help="Number of runs at a time."),
+    threads: int | None = typer.Option(None, help="Threads of each new run (default: cores divided by jobs)."),
+    settings: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE,...", help="Hyper-parameter of the methods that have it; each value is tried."
+    ),
+    retry: bool = typer.Option(False, "--retry", help="Also run those that have failed before."),
+    fresh: bool = typer.Option(False, "--fresh", help="Start all of them over."),
+    **fields: Any,
+) -> None:
+    """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
+    from rich.console import Console
+
+    from cuber.experiments.campaign import FAILED, REFUSED, STOPPED, run_grid
+    from cuber.experiments.grid import grid as make_grid
+    from cuber.experiments.grid import numbers, read_grid
+    from cuber.experiments.processes import LocalProcesses
+    from cuber.report.live import GridLines, GridTable
+    from cuber.report.terminal import show_outcome
+
+    fixed = {name: value for name, value in fields.items() if value is not None}
+    if len(what) == 1 and what[0].endswith(".toml"):
+        several = {"methods": methods, "seeds": seeds, "settings": settings or None}
+        also = [*(name for name, value in several.items() if value is not None), *fixed]
+        if also:
+            raise CuberError(f"with a grid file, set {', '.join(also)} in the file")
+        cells = read_grid(what[0], out)
+    else:
+        # An empty text, as from an unset variable of a shell, is not replaced by the default.
+        methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
+        cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
+    share = max(1, (os.cpu_count() or 1) // jobs)
+    cells = [
+        dataclasses.replace(cell, experiment=dataclasses.replace(e, threads=chosen))
+        for cell in cells
+        for e in [cell.experiment]
+        for chosen in [threads if threads is not None else e.threads or e.preset.threads or share]
+    ]
+    console, executor = Console(), LocalProcesses(jobs)
+    signal.signal(signal.SIGTERM, lambda *_: executor.stop())
+    with (GridTable if console.is_terminal else GridLines)(console) as watch:
+        try:
+            jobs_done = run_grid(cells, executor, retry=retry, fresh=fresh, watch=watch)
+        except BaseException:  # Ctrl-C, or the output was closed: all runs save and stop
+            executor.stop(signal.SIGINT)
+            executor.shutdown()
+            raise
+    show_outcome(jobs_done, Path(out), console)
+    states = {job.state for job in jobs_done}
+    if STOPPED in states:
+        sys.exit(128 + signal.SIGTERM)
+    if states & {FAILED, REFUSED}:
+        sys.exit(1)
+
+
+def _values(assignments: list[str]) -> dict[str, list[Any]]:
+    """Parse ``["eps2=0,0.1"]`` to ``{"eps2": [0, 0.1]}``."""
+    from cuber.core.settings import parse_settings, read_value
+
+    values: dict[str, list[Any]] = {}
+    for name, text in parse_settings(assignments).items():
+        whole = read_value(f"[{text}]")
+        values[name] = whole if isinstance(whole, list) else [read_value(part) for part in text.split(",")]
+    return values
