@@ -13,9 +13,8 @@ from torch import Tensor
 from cuber.core import batches
 from cuber.core.batches import Batch
 from cuber.core.learner import Method
-from cuber.core.multi_head_loss import can_mix, mixed_loss
 from cuber.errors import CuberError
-from cuber.networks.heads import heads_of
+from cuber.networks.heads import can_mix, heads_of, mixed_loss
 
 
 @dataclass(eq=False, repr=False)
