@@ -83,3 +83,11 @@ def test_the_loss_of_a_mixed_batch_is_the_mean_over_its_samples() -> None:
     assert can_mix(model)
     assert can_mix(nn.Linear(2, 2))
     assert not can_mix(nn.Sequential(model, nn.ReLU()))
+
+
+def test_a_forward_pass_of_ones_own_is_not_left_out() -> None:
+    class Scaled(MultiHead):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    assert not can_mix(Scaled(nn.Linear(6, 6), 6, [2, 4]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -58,7 +57,8 @@ class Multitask(Method):
 
         reading = read()
         sample = batches.take(reading, self.sample_size)
-        deque(reading, maxlen=0)
+        for _ in reading:
+            pass
         last, missing = max(seen), [task for task in range(max(seen)) if task not in seen]
         if missing or min(seen) < 0:
             fault = f"there is none of task {missing[0]}" if missing else f"one is of task {min(seen)}"
