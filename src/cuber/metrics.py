@@ -17,7 +17,8 @@ def average_accuracy(matrix: Matrix) -> float:
     >>> average_accuracy([[90.0, None], [80.0, 100.0]])
     90.0
     """
-    return _mean(_known(matrix, -1))
+    accuracies = _known(matrix, -1)
+    return sum(accuracies) / len(accuracies)
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
@@ -27,8 +28,7 @@ def backward_transfer(matrix: Matrix) -> float | None:
     -10.0
     """
     last, own = _known(matrix, -1), diagonal(matrix)
-    changes = [last[j] - own[j] for j in range(old_tasks(matrix))]
-    return _mean(changes) if changes else None
+    return _mean([last[j] - own[j] for j in range(old_tasks(matrix))])
 
 
 def forgetting(matrix: Matrix) -> float | None:
@@ -38,18 +38,7 @@ def forgetting(matrix: Matrix) -> float | None:
     0.5
     """
     rows = [_known(matrix, i) for i in range(len(matrix))]
-    losses = [max(row[j] for row in rows if j < len(row)) - rows[-1][j] for j in range(old_tasks(matrix))]
-    return _mean(losses) if losses else None
-
-
-def forward_transfer(matrix: Matrix, alone: Sequence[float]) -> float:
-    """FWT: mean difference to the accuracies of the same network when trained on each task ``alone``.
-
-    >>> forward_transfer([[90.0, None], [80.0, 100.0]], alone=[90.0, 97.0])
-    1.5
-    """
-    own = diagonal(matrix)
-    return _mean([own[i] - alone[i] for i in range(len(own))])
+    return _mean([max(row[j] for row in rows if j < len(row)) - rows[-1][j] for j in range(old_tasks(matrix))])
 
 
 def backward_transfer_of_selected(matrix: Matrix, task: int, old: int) -> float:
@@ -67,12 +56,13 @@ def most_selected(regimes: dict[str, dict[int, dict[str, float | None]]]) -> int
     >>> most_selected({"a": {0: {"regime": 3, "demoted_at": None}}, "b": {1: {"regime": 1, "demoted_at": None}}})
     0
     """
-    votes: dict[int, int] = {}
-    for by_task in regimes.values():
-        for old, regime in by_task.items():
-            if regime["regime"] == 3 or regime["demoted_at"] is not None:
-                votes[old] = votes.get(old, 0) + 1
-    return max(sorted(votes), key=lambda old: votes[old]) if votes else None
+    votes = [
+        old
+        for by_task in regimes.values()
+        for old, regime in by_task.items()
+        if regime["regime"] == 3 or regime["demoted_at"] is not None
+    ]
+    return max(sorted(votes), key=votes.count, default=None)
 
 
 def diagonal(matrix: Matrix) -> list[float]:
@@ -97,5 +87,5 @@ def _known(matrix: Matrix, row: int) -> list[float]:
     return [value for value in matrix[row] if value is not None]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

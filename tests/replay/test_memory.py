@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cuber import CuberError
+from cuber.core.state import nbytes
 from cuber.replay import EpisodicMemory, Reservoir, check_alike, mixture
 
 
@@ -210,7 +211,7 @@ def test_a_memory_survives_a_file_in_a_few_tensors() -> None:
     file.seek(0)
     twin = EpisodicMemory.from_plain(torch.load(file, weights_only=True))
     assert twin.sizes == memory.sizes == {0: 300, 1: 20}
-    assert twin.nbytes == memory.nbytes
+    assert nbytes(twin) == nbytes(memory)
     for (task, ours), (other, theirs) in zip(memory.draw(9, generator()), twin.draw(9, generator()), strict=True):
         assert task == other
         assert_same(ours, theirs)
@@ -218,7 +219,7 @@ def test_a_memory_survives_a_file_in_a_few_tensors() -> None:
 
 def test_bytes_are_those_of_codes_tables_labels_and_constants() -> None:
     images = [(torch.randint(256, (50, 1, 8, 8)) / 255, torch.arange(50) % 3, torch.zeros(7)) for _ in range(4)]
-    assert memory_of(0, images).nbytes == 200 * 64 + 256 * 4 + 200 + 3 * 8 + 7 * 4
+    assert nbytes(memory_of(0, images)) == 200 * 64 + 256 * 4 + 200 + 3 * 8 + 7 * 4
 
 
 def test_a_mixture_is_one_batch_of_all_tasks_where_shapes_allow() -> None:

@@ -94,10 +94,12 @@ class _Fisher:
         """Add the squared gradients of all samples in a batch."""
         for uses in self._uses(batch).values():
             layer = uses[0].layer
-            self._add(dict(zip(layer.parameters, layer.split(sum_of_squares(uses)), strict=True)))
+            for parameter, square in zip(layer.parameters, layer.split(sum_of_squares(uses)), strict=True):
+                self.sums[parameter] += square
         if self.others and self.uses_func:
             try:
-                self._add(self._squares_by_func(batch))
+                for parameter, square in self._squares_by_func(batch).items():
+                    self.sums[parameter] += square
             except Exception as error:  # whatever torch.func cannot do with a user's model
                 self.uses_func = False
                 reason = " ".join(str(error.__cause__ or error).split())[:200]
@@ -110,12 +112,8 @@ class _Fisher:
         if self.others and not self.uses_func:
             with self._samples_apart(batch):
                 for sample in range(batches.size(batch)):
-                    gradients = self._gradients(batch, sample, self.others)
-                    self._add({parameter: gradient.square() for parameter, gradient in gradients.items()})
-
-    def _add(self, squares: dict[nn.Parameter, Tensor]) -> None:
-        for parameter, square in squares.items():
-            self.sums[parameter] += square
+                    for parameter, gradient in self._gradients(batch, sample, self.others).items():
+                        self.sums[parameter] += gradient.square()
 
     def _samples_apart(self, batch: Batch) -> AbstractContextManager[None]:
         return constant_statistics(self.normalized, lambda: self.loss(batch))
@@ -134,7 +132,8 @@ class _Fisher:
 
     def _squares_by_func(self, batch: Batch) -> dict[nn.Parameter, Tensor]:
         """Return sums of squared gradients by ``torch.func``, for as many samples at a time as there is memory for."""
-        module = _LossModule(self.model, self.loss)
+        module = nn.ModuleDict({"model": self.model})  # the loss as a module that holds the model
+        module.forward = lambda sample: self.loss(sample).sum()
         weights = {f"model.{self.names[parameter]}": parameter.detach() for parameter in self.others}
 
         def own_loss(weights: dict[str, Tensor], tensors: list[Tensor]) -> Tensor:
@@ -153,17 +152,6 @@ class _Fisher:
                 for parameter, gradient in zip(self.others, gradients.values(), strict=True):
                     squares[parameter] += gradient.to(squares[parameter].dtype).square().sum(0)
         return squares
-
-
-class _LossModule(nn.Module):
-    """The loss as a module that holds the model, for ``functional_call``."""
-
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        super().__init__()
-        self.model, self.loss = model, loss
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self.loss(batch).sum()
 
 
 def _agrees(layer: ProtectedLayer, uses: list[Use], sample: int, alone: dict[nn.Parameter, Tensor]) -> bool:

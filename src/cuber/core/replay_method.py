@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,20 +16,19 @@ from cuber.core import batches
 from cuber.core.batches import Batch
 from cuber.core.checks import check_dense
 from cuber.core.learner import Method
-from cuber.core.multi_head_loss import can_mix, mixed_loss
 from cuber.core.optimizer_hooks import parameters_of
 from cuber.core.settings import setting
 from cuber.errors import CuberError
-from cuber.networks.heads import other_head_parameters
+from cuber.layers import evaluation_mode
+from cuber.networks.heads import can_mix, mixed_loss, other_head_parameters
 from cuber.replay import Drawn, EpisodicMemory, check_alike, mixture
 
 
 @dataclass(eq=False, repr=False)
 class ReplayMethod(Method):
-    """A method that combines the present gradient with that of remembered samples.
+    """A method that combines the present gradient with that of samples remembered at the end of old tasks.
 
-    A subclass overrides ``combine`` and ``remember``. Samples are chosen in one pass over a task's data when the task
-    ends. They are replayed with the present loss function, each with the head and statistics of its own task.
+    They are replayed with the present loss function, each with the head and statistics of its own task.
     """
 
     remembered: ClassVar[dict[str, Any]] = {
@@ -48,8 +46,6 @@ class ReplayMethod(Method):
         self.episodic_memory = EpisodicMemory()
         self.generator = torch.Generator()
 
-    # For methods to override
-
     @abstractmethod
     def combine(self, gradients: list[Tensor], replayed: list[Tensor]) -> list[Tensor]:
         """Return the gradients to step with.
@@ -62,8 +58,6 @@ class ReplayMethod(Method):
     @abstractmethod
     def remember(self, loader: Iterable[Batch]) -> None:
         """Choose samples of the task that was learned: set ``episodic_memory``."""
-
-    # The gradients
 
     def before_step(self, optimizer: Optimizer) -> None:
         if len(self.episodic_memory) == 0:
@@ -83,7 +77,8 @@ class ReplayMethod(Method):
     def replayed_gradients(self, parameters: list[nn.Parameter]) -> list[Tensor | None]:
         """Return the gradients of the mean loss of a batch drawn from memory; None for parameters it does not reach."""
         totals: list[Tensor | None] = [None] * len(parameters)
-        with torch.enable_grad(), self._old_tasks_shown():
+        norms = nn.ModuleList(self.normalization.layers.values())  # in evaluation mode, their statistics do not change
+        with torch.enable_grad(), self.as_task(self.shown_task), evaluation_mode(norms):
             for loss in self._losses(self.episodic_memory.draw(self.replay, self.generator)):
                 if not loss.requires_grad:
                     continue
@@ -97,32 +92,14 @@ class ReplayMethod(Method):
     def _losses(self, drawn: Drawn) -> Iterator[Tensor]:
         """Iterate over the terms of the mean loss; differentiate each before the next."""
         # One forward pass serves all tasks where they differ in their heads alone.
-        common = not self.normalization.layers or self.norm_statistics == "batch"
-        mixed = mixture(drawn) if common and self.forward is None and can_mix(self.model) else None
-        if mixed is not None and self._loss_fn is not None:
-            yield mixed_loss(self.model, self._loss_fn, *batches.to(mixed, self.device))
+        alike = not self.normalization.layers or self.norm_statistics == "batch"
+        if alike and self.forward is None and can_mix(self.model) and (mixed := mixture(drawn)) is not None:
+            yield mixed_loss(self.model, self.loss_fn, *batches.to(mixed, self.device))
             return
         count = sum(batches.size(batch) for _, batch in drawn)
         for task, batch in drawn:
             self.show_task(task)
             yield self.loss(batch) * (batches.size(batch) / count)
-
-    @contextmanager
-    def _old_tasks_shown(self) -> Iterator[None]:
-        """While open, any task may be shown: statistics do not change; then the present task is shown again."""
-        shown, statistics = self.shown_task, self.normalization.statistics()
-        training = [layer for layer in self.normalization.layers.values() if layer.training]
-        for layer in training:
-            layer.training = False
-        try:
-            yield
-        finally:
-            for layer in training:
-                layer.training = True
-            self.show_task(shown)
-            self.normalization.restore(statistics)
-
-    # The points of the training loop
 
     def on_task_begin(self) -> None:
         if self.tasks == 0:
@@ -157,5 +134,4 @@ class ReplayMethod(Method):
             )
 
     def describe(self) -> list[str]:
-        sizes = self.episodic_memory.sizes.items()
-        return [f"{count} samples of task {task} in memory" for task, count in sizes]
+        return [f"{count} samples of task {task} in memory" for task, count in self.episodic_memory.sizes.items()]

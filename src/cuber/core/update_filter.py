@@ -36,29 +36,23 @@ class FilteredUpdates(LayerwiseMethod):
             change: a gradient or a change of ``layer.matrix()``, out x d; the result must be linear in it.
         """
 
-    def before_step(self, optimizer: Optimizer) -> None:
-        self.filter_gradients(optimizer)
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        self.filter_changes()
-
     def on_step_begin(self, optimizer: Optimizer) -> None:
         self._before = {}
         if self.tasks and not is_plain_sgd(optimizer, self.layers.values()):
-            held = set(map(id, parameters_of(optimizer)))
+            held = set(parameters_of(optimizer))
             for name, layer in self.layers.items():
-                if layer.may_change and any(id(parameter) in held for parameter in layer.parameters):
+                if layer.may_change and not held.isdisjoint(layer.parameters):
                     self._before[name] = layer.matrix().detach().clone()
 
-    def filter_gradients(self, optimizer: Optimizer) -> None:
-        """Filter the gradients of an optimizer that adds multiples of them."""
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Filter the gradients of an optimizer that adds multiples of them; call ``super()`` first."""
         if self.tasks and not self._before:
             for layer, _ in layers_with_rates(optimizer, self.layers.values()):
                 layer.set_gradient(self.filter_update(layer, layer.gradient()))
 
     @torch.no_grad()
-    def filter_changes(self) -> None:
-        """Filter what the step of any other optimizer has changed."""
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Filter what the step of any other optimizer has changed; call ``super()`` first."""
         for name, before in self._before.items():
             layer = self.layers[name]
             layer.set_matrix(before + self.filter_update(layer, layer.matrix() - before))

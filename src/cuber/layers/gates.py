@@ -48,7 +48,7 @@ class Gate:
         assert self.embedding is not None
         if self.embedding.device != self.layer.parameter.device:  # the model was moved
             self.embedding.data = self.embedding.data.to(self.layer.parameter.device)
-        s = self.sharpness if self.annealed is None or not self.layer.modules[0].training else self.annealed
+        s = self.annealed if self.annealed is not None and self.layer.modules[0].training else self.sharpness
         return torch.sigmoid(self.embedding * s)
 
 
@@ -70,34 +70,31 @@ def find_gated_modules(model: nn.Module, layers: Iterable[ProtectedLayer], run: 
     Returns:
         Name of each layer that ``run`` calls, the last one last -> the modules whose outputs its gate multiplies.
     """
-    by_name = {layer.name: layer for layer in layers}
-    outputs: dict[int, tuple[str, Tensor]] = {}
-    calls: dict[str, int] = {}
-    readers: dict[nn.Module, list[str | None]] = {}
+    calls: dict[ProtectedLayer, int] = {}
+    outputs: dict[int, tuple[ProtectedLayer, Tensor]] = {}
+    readers: dict[nn.Module, list[ProtectedLayer | None]] = {}
 
-    def after_layer(name: str, output: Tensor) -> None:
-        calls[name] = calls.pop(name, 0) + 1
-        outputs[id(output)] = name, output  # kept, so that no other tensor has its id
+    def after_layer(layer: ProtectedLayer, output: Tensor) -> None:
+        calls[layer] = calls.pop(layer, 0) + 1
+        if output.dim() - layer.dimensions_after_units == 2:  # else a normalization would mix its units
+            outputs[id(output)] = layer, output  # kept, so that no other tensor has its id
 
     def before_norm(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        name, output = outputs.get(id(arguments[0]) if arguments else 0, (None, None))
-        if output is not None and name is not None and output.dim() - by_name[name].dimensions_after_units != 2:
-            name = None  # its units are another dimension: it mixes those of the layer
-        readers.setdefault(module, []).append(name)
+        layer, _ = outputs.get(id(arguments[0]) if arguments else 0, (None, None))
+        readers.setdefault(module, []).append(layer)
 
     with ExitStack() as hooks:
-        for name, layer in by_name.items():
-            hooks.enter_context(_outputs_to(partial(after_layer, name), layer.modules))
+        for layer in layers:
+            hooks.enter_context(_outputs_to(partial(after_layer, layer), layer.modules))
         for module in model.modules():
             if isinstance(module, _NormBase):
                 hooks.enter_context(module.register_forward_pre_hook(before_norm))
         run()
     places: dict[str, list[nn.Module]] = {}
-    for name, count in calls.items():
-        layer = by_name[name]
-        norms = [module for module, read in readers.items() if set(read) == {name}]
+    for layer, count in calls.items():
+        norms = [module for module, read in readers.items() if set(read) == {layer}]
         reads_all = norms and sum(len(readers[module]) for module in norms) == count
-        places[name] = norms if reads_all and not _is_read_elsewhere(layer, norms, run) else layer.modules
+        places[layer.name] = norms if reads_all and not _is_read_elsewhere(layer, norms, run) else layer.modules
     return places
 
 
@@ -141,22 +138,26 @@ class Wiring:
         Args:
             attention: layer name -> attention to its units, for each gate.
         """
-        counts = {name: len(values) for name, values in attention.items()}
-        from_gate = {name: self._changed({name: torch.ones(count).bool()}) for name, count in counts.items()}
-        bits = []  # units with each bit in their number, and units without it: all bits together identify a unit
-        for bit in range(max(counts.values(), default=0).bit_length()):
-            has = {name: _has_bit(count, bit) for name, count in counts.items()}
-            bits.append((self._changed(has), self._changed({name: ~mask for name, mask in has.items()})))
+        units = {gate: torch.arange(len(values)) for gate, values in attention.items()}
+        # Marked together: the units of one gate; units with the same bit in their numbers. All bits identify a unit.
+        partitions = [{gate: torch.full_like(units[gate], number) for number, gate in enumerate(units)}]
+        bits = max(map(len, units.values()), default=0).bit_length()
+        partitions += [{gate: numbers >> bit & 1 for gate, numbers in units.items()} for bit in range(bits)]
+        may_depend = {
+            (layer, gate): torch.ones(len(values), vectors.shape[1], dtype=torch.bool)
+            for layer, vectors in self._closed.items()
+            for gate, values in attention.items()
+        }
+        for parts in partitions:
+            count = 1 + max((int(part.max()) for part in parts.values()), default=-1)
+            changed = [self._changed({gate: part == k for gate, part in parts.items()}) for k in range(count)]
+            for layer, gate in may_depend:
+                may_depend[layer, gate] &= torch.stack([by[layer] for by in changed])[parts[gate]]
         from_samples = self._changed({}, of_samples=True)
-        behind: dict[str, Tensor] = {}
-        for layer, vectors in self._closed.items():
-            behind[layer] = (vectors.ne(0).any(0) | from_samples[layer]).float()
-            for gate, values in attention.items():
-                possible = from_gate[gate][layer].unsqueeze(1).repeat(1, len(values))
-                for bit, (one, zero) in enumerate(bits):
-                    own = one[layer].unsqueeze(1), zero[layer].unsqueeze(1)
-                    possible &= torch.where(_has_bit(len(values), bit), *own)
-                behind[layer] = torch.maximum(behind[layer], torch.where(possible, values.cpu(), 0).amax(1))
+        behind = {layer: (x.ne(0).any(0) | from_samples[layer]).float() for layer, x in self._closed.items()}
+        for (layer, gate), depends in may_depend.items():
+            largest = torch.where(depends, attention[gate].cpu().unsqueeze(1), 0).amax(0)
+            behind[layer] = torch.maximum(behind[layer], largest)
         return behind
 
     def _changed(self, marked: Mapping[str, Tensor], *, of_samples: bool = False) -> dict[str, Tensor]:
@@ -188,7 +189,3 @@ class Wiring:
             for gate in self.gates.values():
                 gate.forced = None
         return {name: torch.cat(vectors) for name, vectors in seen.items()}
-
-
-def _has_bit(count: int, bit: int) -> Tensor:
-    return (torch.arange(count) >> bit & 1).bool()

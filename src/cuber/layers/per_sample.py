@@ -49,12 +49,6 @@ class Use:
         shape = samples, len(x) // samples, self.layer.outputs // outputs.shape[1], -1
         return outputs.reshape(*shape, outputs.shape[1]), vectors.reshape(*shape, vectors.shape[1])
 
-    @property
-    def bytes_per_sample(self) -> int:
-        """Size of a sample's gradient and input vectors."""
-        layer, vectors = self.layer, self.gradient.numel() // (self.samples * self.layer.outputs)
-        return layer.dimension * (layer.outputs + vectors) * layer.parameter.element_size()
-
 
 def uses_of(layers: Iterable[ProtectedLayer], loss: Callable[[], Tensor], samples: int) -> dict[str, list[Use]]:
     """Return layer name -> its uses; ``loss()`` computes the mean loss of a batch of ``samples`` samples."""
@@ -89,11 +83,13 @@ def sample_gradients(uses: list[Use], which: slice) -> Tensor:
 
 def sum_of_squares(uses: list[Use]) -> Tensor:
     """Return the squared gradients for the matrix of a layer, summed over all samples: out x d."""
-    samples, outputs = uses[0].samples, uses[0].layer.outputs
-    if len(uses) == 1 and uses[0].gradient.numel() == samples * outputs:
+    samples, layer = uses[0].samples, uses[0].layer
+    most_vectors = max(use.gradient.numel() for use in uses) // (samples * layer.outputs)
+    if len(uses) == most_vectors == 1:
         # One input vector: the gradient of a sample is an outer product, and its square that of the squares.
         gradients, vectors = (rows.flatten(1, 3).transpose(0, 1).square() for rows in uses[0].rows())
         return (gradients.mT @ vectors).flatten(0, 1)
-    chunk = max(1, BYTES // max(use.bytes_per_sample for use in uses))
+    bytes_per_sample = layer.dimension * (layer.outputs + most_vectors) * layer.parameter.element_size()
+    chunk = max(1, BYTES // bytes_per_sample)
     parts = (slice(start, start + chunk) for start in range(0, samples, chunk))
     return sum(sample_gradients(uses, part).square().sum(0) for part in parts)  # type: ignore[return-value]

@@ -1,23 +1,8 @@
 """Continual learning methods, one file each.
 
-A method is a dataclass that inherits from :class:`Method`. Its hyper-parameters are fields made with :func:`setting`,
-it overrides the points of the training loop that it needs (``on_task_begin``, ``before_step``, ``on_task_end``, ...),
-and it declares what it must remember::
-
-    @dataclass(eq=False, repr=False)
-    class Anchor(Method):
-        '''Pull weights back to where the last task left them.'''
-
-        remembered = {"anchors": dict[str, Tensor]}
-        strength: float = setting(0.1, "how hard they are pulled", low=0)
-
-The command line finds methods by name: those of this package in ``METHODS``, those of other packages by entry points
-in the group ``cuber.methods``::
-
-    [project.entry-points."cuber.methods"]
-    anchor = "anchor:Anchor"
-
-``docs/adding-a-method.md`` has the whole example, and what can be overridden with arguments and return values.
+A method is a dataclass that inherits from :class:`Method`, with hyper-parameters made by :func:`setting`. The command
+line finds methods by name: those of this package in ``METHODS``, those of other packages by their entry points in the
+group ``cuber.methods``. ``docs/adding-a-method.md`` shows how to write one.
 """
 
 from cuber.core.learner import Method
@@ -35,18 +20,9 @@ from cuber.methods.owm import OWM
 from cuber.methods.trgp import TRGP
 
 METHODS: dict[str, type[Method]] = {
-    "cuber": CUBER,
-    "trgp": TRGP,
-    "gpm": GPM,
-    "owm": OWM,
-    "hat": HAT,
-    "ewc": EWC,
-    "agem": AGEM,
-    "er": ER,
-    "finetune": FineTune,
-    "multitask": Multitask,
+    method.__name__.lower(): method for method in (CUBER, TRGP, GPM, OWM, HAT, EWC, AGEM, ER, FineTune, Multitask)
 }
-"""The methods of this package."""
+"""The methods of this package by name."""
 
 
 def find_method(name: str) -> type[Method]:

@@ -9,7 +9,7 @@ the sum of the F_j and m the mean of the theta*_j weighted by them. Memory and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -70,25 +70,26 @@ class EWC(Method):
             self.draw_labels(self.sample[:1])  # raise errors now, not after training
 
     def before_step(self, optimizer: Optimizer) -> None:
+        """Add the gradient of the penalty, ``lam A (theta - m)``."""
         for name, parameter in self.penalized(optimizer):
             pull = self.lam * self.importance[name] * (parameter.detach() - self.center[name])
             total = pull if parameter.grad is None else pull + parameter.grad
             parameter.grad = total.to(parameter.dtype)
 
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
+        """Return the penalty, ``lam/2 (A (theta - m)^2 + c)``."""
         energies = [
             (self.importance[name] * (parameter.detach() - self.center[name]).square()).sum()
             for name, parameter in self.penalized(optimizer)
         ]
         return self.lam / 2 * (torch.stack(energies).sum() + self.constant) if energies else None
 
-    def penalized(self, optimizer: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
-        """Iterate over the parameters of an optimizer that old tasks depend on, with names."""
-        if self.lam and self.importance:
-            held = set(map(id, parameters_of(optimizer)))
-            for name, parameter in self.named_parameters():
-                if name in self.importance and id(parameter) in held:
-                    yield name, parameter
+    def penalized(self, optimizer: Optimizer) -> list[tuple[str, nn.Parameter]]:
+        """Return the parameters of an optimizer that old tasks depend on, with names."""
+        if not self.lam or not self.importance:
+            return []
+        held = set(parameters_of(optimizer))
+        return [(name, p) for name, p in self.named_parameters() if name in self.importance and p in held]
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
         for name in self.trained:

@@ -9,9 +9,8 @@ closed unit is one whose input is 0. The output layer of a model without heads h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -70,14 +69,15 @@ class HAT(FilteredUpdates):
     # The algorithm
 
     def on_task_begin(self) -> None:
+        """Draw an embedding for each layer that the task reaches."""
         if self.steps_per_epoch is None:
             raise CuberError(
                 "HAT needs the number of steps in an epoch, which this loader lacks: begin_task(steps=...)"
             )
         self.anneal(step=0)
         self.learning = {
-            name: nn.Parameter(torch.randn(gate.layer.outputs).to(_precise(gate.layer.parameter)))
-            for name, gate in self._reached_gates().items()
+            name: nn.Parameter(self._for_gate(torch.randn(self.layers[name].outputs), name))
+            for name in self._place_gates()
         }
         self._open_gates(self.learning, self.annealed)
 
@@ -97,33 +97,35 @@ class HAT(FilteredUpdates):
 
     @torch.no_grad()
     def before_step(self, optimizer: Optimizer) -> None:
-        self.filter_gradients(optimizer)
+        """Add the regularizer's gradient to that of embeddings, and compensate as if s were 1 and gates less hard."""
+        super().before_step(optimizer)
         s = float(self.annealed)
-        for embedding, cost in self.regularized(optimizer):
-            attention = torch.sigmoid(s * embedding)
-            assert embedding.grad is not None
-            embedding.grad += cost * s * attention * (1 - attention)
-            embedding.grad *= _compensation(embedding, s, self.smax)
+        for e, cost in self.regularized(optimizer):
+            attention = torch.sigmoid(s * e)
+            exponent = (s * e).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
+            assert e.grad is not None
+            e.grad += cost * s * attention * (1 - attention)
+            e.grad *= self.smax * (exponent.cosh() + 1) / (s * (e.cosh() + 1))
 
     @torch.no_grad()
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
         s = float(self.annealed)
-        values = [(cost * torch.sigmoid(s * embedding)).sum() for embedding, cost in self.regularized(optimizer)]
+        values = [(cost * torch.sigmoid(s * e)).sum() for e, cost in self.regularized(optimizer)]
         return torch.stack(values).sum() if values else None
 
     def regularized(self, optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Iterate over the embeddings of an optimizer, with the cost of each unit's attention."""
+        """Iterate over the embeddings of an optimizer, with the cost of attention to each unit: c / sum, if free."""
         zero = torch.zeros(())
         free = {name: torch.ones_like(e) - self.units.get(name, zero).to(e) for name, e in self.learning.items()}
         total = sum(float(units.sum()) for units in free.values())
-        held = set(map(id, parameters_of(optimizer)))
-        for name, embedding in self.learning.items():
-            if id(embedding) in held and embedding.grad is not None:
-                yield embedding, self.c * free[name] / max(total, 1e-30)
+        held = set(parameters_of(optimizer))
+        for name, e in self.learning.items():
+            if e in held and e.grad is not None:
+                yield e, self.c * free[name] / max(total, 1e-30)
 
     @torch.no_grad()
     def after_step(self, optimizer: Optimizer) -> None:
-        self.filter_changes()
+        super().after_step(optimizer)
         for embedding in self.learning.values():
             embedding.clamp_(-LARGEST_EMBEDDING, LARGEST_EMBEDDING)
         if self.optimizers.is_first(optimizer):  # of several optimizers, one counts the steps
@@ -133,6 +135,7 @@ class HAT(FilteredUpdates):
         self.anneal(step=0)
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
+        """Find the attention to the inputs of each layer, and remember the largest of all tasks."""
         run = self._small_pass()
         if not bool((loss := run()).isfinite()):
             raise CuberError(f"task {self.task}: the loss is {float(loss)} at the end; lower the learning rate")
@@ -140,48 +143,54 @@ class HAT(FilteredUpdates):
         attention = {name: torch.sigmoid(self.smax * embedding) for name, embedding in learned.items()}
         wiring = Wiring(self.layers.values(), {name: self.gates[name] for name in learned}, run)
         for name, inputs in wiring.attention(attention).items():
-            layer = self.layers[name]
-            units = attention.get(name, torch.ones(layer.outputs)).to(_precise(layer.parameter))
-            inputs = inputs.to(units)
-            self.units[name] = torch.maximum(units, self.units.get(name, units))
-            self.inputs[name] = torch.maximum(inputs, self.inputs.get(name, inputs))
+            units = attention.get(name, torch.ones(self.layers[name].outputs))
+            for largest, values in ((self.units, units), (self.inputs, inputs)):
+                values = self._for_gate(values, name)
+                largest[name] = torch.maximum(values, largest.get(name, values))
         self.embeddings.append(learned)
+
+    def _for_gate(self, values: Tensor, layer: str) -> Tensor:
+        """Return values on the device and in the dtype of a layer's weight, in float32 at least."""
+        weight = self.layers[layer].parameter
+        return values.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
 
     # Where the gates are
 
-    def _reached_gates(self) -> dict[str, Gate]:
-        """Return the gates that the present task's forward pass reaches; make those of layers that none has reached."""
+    def _place_gates(self) -> list[str]:
+        """Return the layers with gates that the present task reaches; make the gates of those reached first."""
         places = find_gated_modules(self.model, self.layers.values(), self._small_pass())
         if not heads_of(self.model):
             places.popitem()  # the output layer
         names = {module: name for name, module in self.model.named_modules()}
-        for layer, modules in places.items():
-            if layer not in self.gated_modules:
-                self.gated_modules[layer] = [names[module] for module in modules]
-                self._make_gate(layer)
-        return {layer: self.gates[layer] for layer in places}
+        self.gated_modules = {layer: [names[m] for m in places[layer]] for layer in places} | self.gated_modules
+        self._make_gates()
+        return list(places)
 
-    def _make_gate(self, layer: str) -> None:
-        self.gates[layer] = gate = Gate(self.layers[layer], self.smax)
-        for name in self.gated_modules[layer]:
-            self.model.get_submodule(name).register_forward_hook(gate)
+    def _make_gates(self) -> None:
+        for layer, modules in self.gated_modules.items():
+            if layer not in self.gates:
+                self.gates[layer] = Gate(self.layers[layer], self.smax)
+                for name in modules:
+                    self.model.get_submodule(name).register_forward_hook(self.gates[layer])
 
     def _small_pass(self) -> Callable[..., Tensor]:
         """Return a function that runs two samples through model and loss, or a whole batch where it cannot be cut."""
         few = batches.first(self.sample[0], 2)
+
+        @torch.no_grad()
+        def run(mark: float | None = None) -> Tensor:
+            """Return the loss, with all floating-point numbers of the samples replaced by ``mark`` if it is given."""
+            marked = few
+            if mark is not None:
+                marked = batches.map_tensors(few, lambda x: torch.full_like(x, mark) if x.is_floating_point() else x)
+            with evaluation_mode(self.model):
+                return self.loss(marked)
+
         try:
-            self._pass(few)
+            run()
         except Exception:
             few = self.sample[0]
-        return partial(self._pass, few)
-
-    @torch.no_grad()
-    def _pass(self, batch: Batch, mark: float | None = None) -> Tensor:
-        """Return the loss of a batch, with all its floating-point numbers replaced by ``mark`` if it is given."""
-        if mark is not None:
-            batch = batches.map_tensors(batch, lambda x: torch.full_like(x, mark) if x.is_floating_point() else x)
-        with evaluation_mode(self.model):
-            return self.loss(batch)
+        return run
 
     # How the model is shown, and what trains
 
@@ -192,18 +201,20 @@ class HAT(FilteredUpdates):
         else:
             self._open_gates(self.embeddings[task] if task is not None and task < len(self.embeddings) else {})
 
-    def _open_gates(self, embeddings: Mapping[str, Tensor], annealed: Tensor | None = None) -> None:
+    def _open_gates(self, embeddings: dict[str, Any], annealed: Tensor | None = None) -> None:
         for name, gate in self.gates.items():
             gate.embedding, gate.annealed = embeddings.get(name), annealed
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from super().named_parameters()
-        yield from ((f"{name}.attention", embedding) for name, embedding in self.learning.items())
+        yield from self._named_embeddings()
+
+    def _named_embeddings(self) -> list[tuple[str, nn.Parameter]]:
+        return [(f"{name}.attention", embedding) for name, embedding in self.learning.items()]
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         super().check_optimizer(optimizer)
-        embeddings = ((name, p) for name, p in self.named_parameters() if name.endswith(".attention"))
-        self.optimizers.require_parameters(optimizer, embeddings)
+        self.optimizers.require_parameters(optimizer, self._named_embeddings())
 
     def on_task_left(self) -> None:
         super().on_task_left()
@@ -213,8 +224,7 @@ class HAT(FilteredUpdates):
         super().on_state_loaded()
         strip_gates(self.model)
         self.gates = {}
-        for layer in self.gated_modules:
-            self._make_gate(layer)
+        self._make_gates()
         self.anneal(self.step)
 
     def detach(self) -> None:
@@ -224,14 +234,3 @@ class HAT(FilteredUpdates):
     def describe(self) -> list[str]:
         lines = [f"{name}: {int((u > 0.5).sum())} of {len(u)} units taken" for name, u in self.units.items()]
         return lines + super().describe()
-
-
-def _precise(parameter: Tensor) -> Tensor:
-    """Return an empty tensor like a parameter, in float32 at least, for gates."""
-    return parameter.new_empty(0, dtype=torch.promote_types(parameter.dtype, torch.float32))
-
-
-def _compensation(embedding: Tensor, s: float, smax: float) -> Tensor:
-    """Return the paper's factor on embedding gradients: as if s were 1 and the gate less hard."""
-    exponent = (s * embedding).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
-    return smax * (exponent.cosh() + 1) / (s * (embedding.cosh() + 1))

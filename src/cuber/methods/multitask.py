@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,9 +12,8 @@ from torch import Tensor
 from cuber.core import batches
 from cuber.core.batches import Batch
 from cuber.core.learner import Method
-from cuber.core.multi_head_loss import can_mix, mixed_loss
 from cuber.errors import CuberError
-from cuber.networks.heads import heads_of
+from cuber.networks.heads import can_mix, heads_of, mixed_loss
 
 
 @dataclass(eq=False, repr=False)
@@ -59,22 +57,20 @@ class Multitask(Method):
 
         reading = read()
         sample = batches.take(reading, self.sample_size)
-        deque(reading, maxlen=0)
-        self._check_tasks(seen)
-        self.at_once = len(seen)
-        return sample
-
-    def _check_tasks(self, seen: set[int]) -> None:
-        missing = [task for task in range(max(seen)) if task not in seen]
+        for _ in reading:
+            pass
+        last, missing = max(seen), [task for task in range(max(seen)) if task not in seen]
         if missing or min(seen) < 0:
             fault = f"there is none of task {missing[0]}" if missing else f"one is of task {min(seen)}"
             raise CuberError(f"Multitask: tasks are numbered from 0 without gaps, but of the loader's samples {fault}")
         for multi_head in heads_of(self.model):
-            if len(multi_head.heads) <= max(seen):
+            if len(multi_head.heads) <= last:
                 raise CuberError(
-                    f"Multitask: the loader has samples of task {max(seen)}, but the model has only "
+                    f"Multitask: the loader has samples of task {last}, but the model has only "
                     f"{len(multi_head.heads)} heads: name all tasks in classes_per_task"
                 )
+        self.at_once = last + 1
+        return sample
 
     def describe(self) -> list[str]:
         return [f"tasks 0 to {self.at_once - 1}, all at once"] if self.task is not None else []
@@ -82,15 +78,12 @@ class Multitask(Method):
 
 def _samples(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Return a batch as inputs, targets and the task number of each sample."""
+    expected = "Multitask takes batches of (input, target, task)"
     if not (isinstance(batch, list | tuple) and len(batch) == 3):
-        raise CuberError(
-            "Multitask takes batches of (input, target, task) with a task number for each sample, not "
-            + (f"{len(batch)} things" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}")
-        )
+        found = f"{len(batch)} things" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
+        raise CuberError(f"{expected} with a task number for each sample, not {found}")
     x, y, tasks = batch
     whole = isinstance(tasks, Tensor) and not (tasks.is_floating_point() or tasks.is_complex())
     if not whole or tasks.dtype == torch.bool or tasks.shape != (batches.size(x),):
-        raise CuberError(
-            "Multitask takes batches of (input, target, task) where task is a whole number for each sample"
-        )
+        raise CuberError(f"{expected} where task is a whole number for each sample")
     return x, y, tasks

@@ -12,8 +12,10 @@ each position of a convolution or a sequence apart; their text sends the batch's
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -66,17 +68,16 @@ class OWM(FilteredUpdates):
 
     def on_task_begin(self) -> None:
         for name in self.layers:  # report a list of the wrong length now, not after training
-            self._alphas(name)
+            self.alpha_at(name, 0)
         self.compute_projectors()
 
     def compute_projectors(self) -> None:
         """Compute P of every layer from its inverse."""
         self.projectors = {}
-        for name, inverse in self.memory.items():
-            if name in self.layers:
-                weight = self.layers[name].parameter
-                projector = torch.cholesky_inverse(torch.linalg.cholesky(inverse))
-                self.projectors[name] = projector.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
+        for name in self.memory.keys() & self.layers.keys():
+            weight, inverse = self.layers[name].parameter, self.memory[name]
+            projector = torch.cholesky_inverse(torch.linalg.cholesky(inverse))
+            self.projectors[name] = projector.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
 
     def filter_update(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
         """Multiply by P."""
@@ -84,105 +85,71 @@ class OWM(FilteredUpdates):
         return change if projector is None else (change.to(projector.dtype) @ projector).to(change.dtype)
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
-        inputs = self.mean_inputs(loader)
-        self.memory |= {name: self._updated(name, seen.gram) for name, seen in inputs.items() if seen.gram.count}
+        """Add x x' / alpha_i to the inverse of P, for all mean inputs x."""
+        inverses = {}
+        for name, gram in self.mean_inputs(loader).items():
+            if not gram.energy < float("inf"):
+                raise CuberError(f"task {self.task}: layer '{name}' sees inputs that are not finite")
+            identity = torch.eye(gram.dimension, dtype=torch.float64)
+            inverses[name] = gram.matrix.cpu() + self.memory.get(name, identity)
+            if inverses[name].trace() > LARGEST:
+                raise CuberError(
+                    f"task {self.task}: the inputs of layer '{name}' are too large for its alpha, so that rounding "
+                    "errors would dominate P: set a larger alpha or alpha_decay and call end_task again"
+                )
+        self.memory |= inverses
 
-    def mean_inputs(self, loader: Iterable[Batch]) -> dict[str, MeanInputs]:
-        """Return the mean inputs of each layer over the task's data, in evaluation mode."""
-        means = -(-batches.count(loader) // self.averaged)
-        inputs = {
-            name: MeanInputs(layer, *self._alphas(name), self.averaged, means) for name, layer in self.layers.items()
-        }
+    def mean_inputs(self, loader: Iterable[Batch]) -> dict[str, Gram]:
+        """Return the sum of x x' / alpha_i for each layer, over the means x of ``averaged`` samples each.
+
+        They are the same for any batches of the loader, in evaluation mode.
+        """
+        total = batches.count(loader)
+        grams = {name: Gram(layer.dimension) for name, layer in self.layers.items()}
+        left_over: dict[Any, Tensor] = {}  # (layer, number of the call, input shape) -> samples too few for a mean yet
+        calls: Counter[ProtectedLayer] = Counter()  # with the present batch
+        before = present = 0  # number of samples in earlier batches, and in the present one
+
+        def add(layer: ProtectedLayer, means: Tensor, last: Tensor) -> None:
+            """Add means (m x positions x d), each over samples up to the number in ``last``."""
+            progress = (last.double() / self.averaged).ceil() / math.ceil(total / self.averaged)
+            weighted = means / self.alpha_at(layer.name, progress).sqrt().to(means).reshape(-1, 1, 1)
+            grams[layer.name].add(weighted.flatten(0, 1))
 
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
-            inputs[layer.name].add(module, x)
+            vectors = layer.vectors(module, x)
+            if x.is_nested or len(x) != present or len(vectors) % present:
+                # Which vector belongs to which sample is not known: add each by itself, which protects no less.
+                add(layer, vectors.unsqueeze(0) / self.averaged**0.5, torch.tensor([before + present]))
+                return
+            place = layer, calls[layer], x.shape[1:]
+            calls[layer] += 1
+            samples = vectors.unflatten(0, (present, -1))
+            if place in left_over:
+                samples = torch.cat([left_over[place], samples])
+            whole = len(samples) // self.averaged * self.averaged
+            left_over[place] = samples[whole:]
+            means = samples[:whole].unflatten(0, (-1, self.averaged)).mean(1)
+            first = before + present - len(samples)
+            add(layer, means, first + self.averaged * torch.arange(1, len(means) + 1))
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
             for batch in loader:
-                for seen in inputs.values():
-                    seen.next_batch(batches.size(batch))
+                before, present = before + present, batches.size(batch)
+                calls.clear()
                 self.loss(batch)
-        for seen in inputs.values():
-            seen.close()
-        return inputs
+        for (layer, *_), samples in left_over.items():
+            if len(samples):
+                add(layer, samples.mean(0, keepdim=True), torch.tensor([before + present]))
+        return {name: gram for name, gram in grams.items() if gram.count}
 
-    def _updated(self, name: str, gram: Gram) -> Tensor:
-        """Return the inverse of a layer's P with a task's inputs added."""
-        if not gram.energy < float("inf"):
-            raise CuberError(f"task {self.task}: layer '{name}' sees inputs that are not finite")
-        inverse = gram.matrix.cpu() + self.memory.get(name, torch.eye(gram.dimension, dtype=torch.float64))
-        if inverse.trace() > LARGEST:
-            raise CuberError(
-                f"task {self.task}: the inputs of layer '{name}' are too large for its alpha, so that rounding errors "
-                "would dominate P: set a larger alpha or alpha_decay and call end_task again"
-            )
-        return inverse
-
-    def _alphas(self, name: str) -> tuple[float, float]:
+    def alpha_at(self, layer: str, progress: Any) -> Any:
+        """Return alpha_i of a layer, where progress is i / n."""
         names = list(self.layers)
-        return for_layer(self.alpha, name, names, "alpha"), for_layer(self.alpha_decay, name, names, "alpha_decay")
+        decay = for_layer(self.alpha_decay, layer, names, "alpha_decay")
+        return for_layer(self.alpha, layer, names, "alpha") * decay**progress
 
     def on_state_loaded(self) -> None:
         super().on_state_loaded()
         if self.task is not None:
             self.compute_projectors()
-
-
-@dataclass
-class MeanInputs:
-    """The sum of x x' / alpha_i over the mean inputs x of a layer, whatever the size of the loader's batches."""
-
-    layer: ProtectedLayer
-    alpha: float
-    decay: float
-    averaged: int
-    means: int
-    """n, the number of means."""
-    seen: int = 0
-    """Number of samples in the batches before."""
-    present: int = 0
-    """Number of samples in the present batch."""
-    calls: int = 0
-    """Number of calls of the layer with the present batch."""
-    rests: dict[Any, Tensor] = field(default_factory=dict)
-    """(Number of the call, input shape) -> vectors of samples that are too few for a mean yet."""
-
-    def __post_init__(self) -> None:
-        self.gram = Gram(self.layer.dimension)
-
-    def next_batch(self, samples: int) -> None:
-        """Begin a batch."""
-        self.seen += self.present
-        self.present, self.calls = samples, 0
-
-    def add(self, module: nn.Module, x: Tensor) -> None:
-        """Add an input of the layer."""
-        vectors = self.layer.vectors(module, x)
-        if x.is_nested or len(x) != self.present or len(vectors) % self.present:
-            # Which vector belongs to which sample is not known: add each by itself, which protects no less.
-            last = torch.tensor([self.seen + self.present])
-            self._add_means(vectors.unsqueeze(0) / self.averaged**0.5, last)
-            return
-        place = (self.calls, x.shape[1:])
-        self.calls += 1
-        samples = vectors.unflatten(0, (self.present, -1))
-        rest = self.rests.get(place, samples[:0])
-        samples = torch.cat([rest, samples])
-        whole = len(samples) // self.averaged
-        groups = samples[: whole * self.averaged].unflatten(0, (whole, self.averaged))
-        self.rests[place] = samples[whole * self.averaged :]
-        ends = self.seen - len(rest) + self.averaged * torch.arange(1, whole + 1)
-        self._add_means(groups.mean(1), ends)
-
-    def close(self) -> None:
-        """Add the mean of the samples that are left over."""
-        for rest in self.rests.values():
-            if len(rest):
-                self._add_means(rest.mean(0, keepdim=True), torch.tensor([self.seen + self.present]))
-
-    def _add_means(self, means: Tensor, ends: Tensor) -> None:
-        """Add means (m x positions x d), each over samples up to the number in ``ends``."""
-        numbers = -(-ends // self.averaged)
-        alphas = self.alpha * self.decay ** (numbers.double() / self.means)
-        weighted = means / alphas.sqrt().to(means).reshape(-1, 1, 1)
-        self.gram.add(weighted.flatten(0, 1))

@@ -9,8 +9,6 @@ from importlib.metadata import EntryPoint, entry_points
 from cuber.core.learner import Method
 from cuber.errors import CuberError, CuberWarning, unknown
 
-GROUP = "cuber.methods"
-
 
 def load(name: str, built_in: Collection[str]) -> type[Method]:
     """Return the method of another package with this name, which is not in ``built_in``."""
@@ -35,7 +33,7 @@ def load_all(built_in: Collection[str]) -> dict[str, type[Method]]:
 
 def _entry_points() -> dict[str, list[EntryPoint]]:
     found: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group="cuber.methods"):
         found.setdefault(entry.name, []).append(entry)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -87,17 +88,17 @@ class ReducedResNet18(nn.Module):
         self.conv = _conv3x3(channels, self.filters[0], first_stride)
         self.norm = nn.BatchNorm2d(self.filters[0])
         blocks: list[BasicBlock] = []
-        width, side = self.filters[0], _halved(side, first_stride)
+        width = self.filters[0]
         for stage, filters in enumerate(self.filters):
-            for position in range(2):
-                stride = 2 if stage > 0 and position == 0 else 1
-                blocks.append(BasicBlock(width, filters, stride))
-                width, side = filters, _halved(side, stride)
+            blocks += [BasicBlock(width, filters, stride=2 if stage else 1), BasicBlock(filters, filters, stride=1)]
+            width = filters
         self.blocks = nn.Sequential(*blocks)
+        side = math.ceil(side / (8 * first_stride))
         if side < 2:
+            smallest = 8 * first_stride + 1
             raise CuberError(
-                f"ReducedResNet18 with first_stride={first_stride} needs images of at least "
-                f"{8 * first_stride + 1}x{8 * first_stride + 1} pixels; pad or enlarge them"
+                f"ReducedResNet18 with first_stride={first_stride} needs images of at least {smallest}x{smallest} "
+                "pixels; pad or enlarge them"
             )
         self.features = width * (side // 2) ** 2
 
@@ -126,7 +127,3 @@ class BasicBlock(nn.Module):
 
 def _conv3x3(width: int, filters: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(width, filters, 3, stride, padding=1, bias=False)
-
-
-def _halved(side: int, stride: int) -> int:
-    return (side - 1) // stride + 1

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import cast
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from cuber.errors import CuberError
 
@@ -38,15 +35,12 @@ class MultiHead(nn.Module):
         self.features = features
         self.heads = nn.ModuleList(nn.Linear(features, classes, bias=bias) for classes in classes_per_task)
         self.task = 0
-        self._tasks: Tensor | None = None
 
     def add_head(self, classes: int, *, bias: bool = True) -> None:
         """Add a head for another task."""
         head = nn.Linear(self.features, classes, bias=bias)
-        for like in self.parameters():
-            head = head.to(like)
-            break
-        self.heads.append(head)
+        like = next(self.parameters(), head.weight)
+        self.heads.append(head.to(like))
 
     def select_task(self, task: int) -> None:
         """Use the head of this task from now on."""
@@ -57,32 +51,8 @@ class MultiHead(nn.Module):
             )
         self.task = task
 
-    def classes_of(self, task: int) -> int:
-        """Return the number of classes of a task."""
-        return len(cast(nn.Linear, self.heads[task]).weight)
-
-    @contextmanager
-    def mixed(self, tasks: Tensor) -> Iterator[None]:
-        """In the context, use the head of each sample's own task, padding outputs with zeros to the largest head."""
-        self._tasks = tasks
-        try:
-            yield
-        finally:
-            self._tasks = None
-
     def forward(self, x: Tensor) -> Tensor:
-        features = self.backbone(x)
-        return self.heads[self.task](features) if self._tasks is None else self._forward_each(features, self._tasks)
-
-    def _forward_each(self, features: Tensor, tasks: Tensor) -> Tensor:
-        width = max(map(self.classes_of, range(len(self.heads))))
-        order = tasks.argsort(stable=True)
-        values, counts = tasks.unique(return_counts=True)
-        outputs = []
-        for task, own in zip(values.tolist(), features[order].split(counts.tolist()), strict=True):
-            output = self.heads[task](own)
-            outputs.append(functional.pad(output, (0, width - output.shape[1])))
-        return torch.cat(outputs)[order.argsort()]
+        return self.heads[self.task](self.backbone(x))
 
 
 def heads_of(model: nn.Module) -> list[MultiHead]:
@@ -100,3 +70,20 @@ def other_head_parameters(model: nn.Module, tasks: Collection[int]) -> Iterable[
     """Return the parameters of the heads that do not belong to the given tasks, without those shared with them."""
     own = {id(parameter) for multi in heads_of(model) for task in tasks for parameter in multi.heads[task].parameters()}
     return (parameter for parameter in head_parameters(model) if id(parameter) not in own)
+
+
+def can_mix(model: nn.Module) -> bool:
+    """Return whether one forward pass can serve several tasks: heads, if there are any, come last."""
+    return all(multi is model and type(multi).forward is MultiHead.forward for multi in heads_of(model))
+
+
+def mixed_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], x: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
+    """Return the mean loss over a batch, where ``tasks`` has the task number of each sample."""
+    if not isinstance(model, MultiHead):
+        return loss_fn(model(x), y)
+    features = model.backbone(x)
+    total = features.new_zeros(())
+    for task in tasks.unique().tolist():
+        own = tasks == task
+        total = total + loss_fn(model.heads[task](features[own]), y[own]) * (int(own.sum()) / len(tasks))
+    return total

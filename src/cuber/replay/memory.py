@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ Drawn = list[tuple[int, Batch]]
 """Batches with their tasks; a task whose samples differ in shape has several."""
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
+class Sample(NamedTuple):
     """One sample of a batch: its row (``1 x ...``) of each tensor, and the rest of the batch; see `split_batch`."""
 
     rows: list[Tensor]
@@ -32,12 +31,6 @@ def split_batch(batch: Batch) -> tuple[list[Tensor], Batch]:
     columns: list[Tensor] = []
     batches.map_samples(batch, columns.append)
     return [column.detach() for column in columns], batches.map_samples(batch, lambda _: torch.empty(0))
-
-
-def join_batch(columns: Iterable[Tensor], rest: Batch) -> Batch:
-    """Invert `split_batch`."""
-    remaining = iter(columns)
-    return batches.map_tensors(rest, lambda tensor: next(remaining) if tensor.shape == (0,) else tensor)
 
 
 def check_alike(first: Batch, other: Batch) -> None:
@@ -59,7 +52,7 @@ def _describe(rest: Batch) -> tuple[str, list[Tensor]]:
 class Reservoir:
     """Choose uniformly from all samples that are read, whose number is not known before (Vitter's algorithm R).
 
-    ``seen`` is the number of samples read by an earlier reservoir, of which ``min(seen, capacity)`` hold a place.
+    ``seen`` is the number of samples read by an earlier reservoir, whose choice holds the first places.
     """
 
     def __init__(self, capacity: int, generator: torch.Generator, seen: int = 0) -> None:
@@ -118,16 +111,11 @@ class Episode:
         return len(self.tensors[0].codes)
 
     def batch(self, index: Tensor) -> Batch:
-        return join_batch((tensor.rows(index) for tensor in self.tensors), self.rest)
+        columns = (tensor.rows(index) for tensor in self.tensors)
+        return batches.map_tensors(self.rest, lambda tensor: next(columns) if tensor.shape == (0,) else tensor)
 
     def only(self, index: Tensor) -> Episode:
         return Episode(self.task, [tensor.only(index) for tensor in self.tensors], self.rest)
-
-    @property
-    def nbytes(self) -> int:
-        constants: list[int] = []
-        batches.map_tensors(self.rest, lambda tensor: constants.append(tensor.nbytes))
-        return sum(tensor.nbytes for tensor in self.tensors) + sum(constants)
 
 
 class EpisodicMemory:
@@ -147,10 +135,6 @@ class EpisodicMemory:
             sizes[episode.task] += len(episode)
         return dict(sizes)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(episode.nbytes for episode in self.episodes)
-
     def add(self, task: int, samples: Sequence[Sample]) -> EpisodicMemory:
         """Add samples of a task."""
         by_shape: dict[tuple[Any, ...], list[Sample]] = {}
@@ -165,10 +149,11 @@ class EpisodicMemory:
 
     def limit(self, task: int, count: int, generator: torch.Generator) -> EpisodicMemory:
         """Keep at most ``count`` random samples of a task, and all samples of the others."""
-        owners = [episode.task for episode in self.episodes for _ in range(len(episode))]
-        own = [number for number, owner in enumerate(owners) if owner == task]
-        dropped = {own[position] for position in torch.randperm(len(own), generator=generator)[count:].tolist()}
-        return self.only([number for number in range(len(self)) if number not in dropped])
+        owners = torch.tensor([episode.task for episode in self.episodes for _ in range(len(episode))])
+        own = (owners == task).nonzero().flatten()
+        kept = torch.ones(len(self), dtype=torch.bool)
+        kept[own[torch.randperm(len(own), generator=generator)[count:]]] = False
+        return self.only(kept.nonzero().flatten().tolist())
 
     def draw(self, count: int, generator: torch.Generator) -> Drawn:
         """Draw ``count`` samples without replacement, or all if there are fewer."""
@@ -184,8 +169,10 @@ class EpisodicMemory:
 
     def to_plain(self) -> list[dict[str, Any]]:
         """Return the memory as plain values and tensors."""
-        tensors = [[[tensor.codes, tensor.table] for tensor in episode.tensors] for episode in self.episodes]
-        return [{"task": e.task, "tensors": t, "rest": e.rest} for e, t in zip(self.episodes, tensors, strict=True)]
+        return [
+            {"task": e.task, "tensors": [[tensor.codes, tensor.table] for tensor in e.tensors], "rest": e.rest}
+            for e in self.episodes
+        ]
 
     @classmethod
     def from_plain(cls, plain: Sequence[dict[str, Any]], device: torch.device | None = None) -> EpisodicMemory:
@@ -195,13 +182,11 @@ class EpisodicMemory:
 
 def mixture(drawn: Drawn) -> tuple[Tensor, Tensor, Tensor] | None:
     """Concatenate batches ``(x, y)`` to inputs, targets and tasks; None if their types or shapes do not allow it."""
-    shapes = set()
-    for _, batch in drawn:
-        if not (isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(t, Tensor) for t in batch)):
-            return None
-        shapes.add(tuple((tensor.shape[1:], tensor.dtype) for tensor in batch))
-    if len(shapes) != 1:
+    parts = [batch for _, batch in drawn if isinstance(batch, list | tuple) and len(batch) == 2]
+    if len(parts) < len(drawn) or not all(isinstance(tensor, Tensor) for part in parts for tensor in part):
         return None
-    x, y = (torch.cat(tensors) for tensors in zip(*(batch for _, batch in drawn), strict=True))
+    if len({tuple((tensor.shape[1:], tensor.dtype) for tensor in part) for part in parts}) != 1:
+        return None
+    x, y = map(torch.cat, zip(*parts, strict=True))
     tasks = torch.tensor([task for task, batch in drawn for _ in range(batches.size(batch))], device=y.device)
     return x, y, tasks

@@ -44,7 +44,7 @@ class QuantizedTensor:
 
     def rows(self, index: Tensor) -> Tensor:
         """Return the values of some rows."""
-        codes = self.codes.index_select(0, index.to(self.codes.device))
+        codes = self.only(index).codes
         if self.table is None:
             return codes
         if len(self.table) == 1:
