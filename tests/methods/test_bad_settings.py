@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, CuberError, FineTune
-from cuber.core.settings import check_values, for_layer, parse_settings, read_value, settings_of
+from cuber.core.settings import check_values, parse_settings, read_value, settings_of
 from tests.loops import learn, loss_fn
 from tests.models import CASES
 
@@ -96,8 +96,9 @@ def test_thresholds_that_lack_a_layer_are_refused_when_the_task_begins(values: A
 
 
 def test_a_name_that_is_no_layer_is_told_by_the_layer_that_is_missing() -> None:
-    with pytest.raises(CuberError, match=r"no value for layer 'b' \(it names a, c\)"):
-        for_layer({"a": 1, "c": 2}, "b", ["a", "b"], "samples")
+    learner = GPM(CASE.model(), samples={"layers.0": 1, "c": 2})
+    with pytest.raises(CuberError, match=r"no value for layer 'layers\.1' \(it names layers\.0, c\)"):
+        learner.for_layer("samples", "layers.1")
 
 
 def test_settings_are_read_from_text_and_unknown_ones_answered_with_the_nearest() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -107,6 +107,19 @@ class LayerwiseMethod(Method):
             for layer in layers
             if layer.parameter in totals
         }
+
+    def for_layer(self, setting: str, name: str) -> Any:
+        """Return the value of a per-layer setting (one for all layers, a list, or a table by name) for one layer."""
+        value, names = getattr(self, setting), list(self.layers)
+        if isinstance(value, Mapping):
+            if name not in value:
+                raise CuberError(f"{setting} has no value for layer '{name}' (it names {', '.join(map(str, value))})")
+            return value[name]
+        if isinstance(value, Sequence):
+            if len(value) != len(names):
+                raise CuberError(f"{setting} has {len(value)} values, but the model has {len(names)} protected layers")
+            return value[names.index(name)]
+        return value
 
     def require_trained(self, verb: str) -> None:
         """Raise if a layer was frozen since the task began."""

@@ -18,7 +18,7 @@ from cuber.core import batches
 from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.optimizer_hooks import OptimizerHooks, full_precision
-from cuber.core.settings import PerLayer, for_layer, setting
+from cuber.core.settings import PerLayer, setting
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, observed
 from cuber.subspace import (
@@ -183,12 +183,11 @@ class PooledMethod(LayerwiseMethod):
 
     def threshold_of(self, name: str) -> float:
         """Return the energy threshold of a layer in the present task."""
-        first: float = for_layer(self.threshold, name, list(self.layers), "threshold")
-        return first + self.threshold_step * self.tasks
+        return float(self.for_layer("threshold", name)) + self.threshold_step * self.tasks
 
     def samples_of(self, name: str) -> int:
         """Return how many samples the basis of a layer is computed from."""
-        return int(for_layer(self.samples, name, list(self.layers), "samples"))
+        return int(self.for_layer("samples", name))
 
     @property
     def sample_size(self) -> int:

@@ -14,7 +14,6 @@ from torch.optim import LBFGS, Optimizer
 
 from cuber.core import batches
 from cuber.core.batches import Batch
-from cuber.core.checks import check_dense
 from cuber.core.learner import Method
 from cuber.core.optimizer_hooks import parameters_of
 from cuber.core.settings import setting
@@ -106,7 +105,7 @@ class ReplayMethod(Method):
             # Derived from the user's seed without drawing from the user's generator.
             self.generator.manual_seed(random.Random(f"replay {torch.initial_seed()}").getrandbits(63))
         if self.memory:
-            check_dense(self.model, type(self).__name__)
+            self._check_dense()
             for batch in self.sample:
                 check_alike(self.sample[0], batch)
 
@@ -135,3 +134,12 @@ class ReplayMethod(Method):
 
     def describe(self) -> list[str]:
         return [f"{count} samples of task {task} in memory" for task, count in self.episodic_memory.sizes.items()]
+
+    def _check_dense(self) -> None:
+        """Raise if a trained layer has sparse gradients, which cannot be combined with others."""
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+                raise CuberError(
+                    f"{type(self).__name__} mixes gradients, and those of '{name}' are sparse: make that layer with "
+                    "sparse=False"
+                )

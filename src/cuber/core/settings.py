@@ -92,19 +92,6 @@ def check_values(method: type, values: Mapping[str, Any]) -> None:
         allowed.check(method.__name__, name, value, default)
 
 
-def for_layer(value: PerLayer, name: str, names: Sequence[str], what: str) -> Any:
-    """Return the value of a per-layer setting for one layer."""
-    if isinstance(value, Mapping):
-        if name not in value:
-            raise CuberError(f"{what} has no value for layer '{name}' (it names {', '.join(map(str, value))})")
-        return value[name]
-    if isinstance(value, Sequence):
-        if len(value) != len(names):
-            raise CuberError(f"{what} has {len(value)} values, but the model has {len(names)} protected layers")
-        return value[names.index(name)]
-    return value
-
-
 def parse_settings(assignments: Sequence[str]) -> dict[str, str]:
     """Read assignments of ``--set``: each name once, with a value.
 

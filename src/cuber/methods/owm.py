@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from cuber.core import batches
 from cuber.core.batches import Batch
-from cuber.core.settings import PerLayer, for_layer, setting
+from cuber.core.settings import PerLayer, setting
 from cuber.core.update_filter import FilteredUpdates
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer, evaluation_mode, observed
@@ -145,9 +145,7 @@ class OWM(FilteredUpdates):
 
     def alpha_at(self, layer: str, progress: Any) -> Any:
         """Return alpha_i of a layer, where progress is i / n."""
-        names = list(self.layers)
-        decay = for_layer(self.alpha_decay, layer, names, "alpha_decay")
-        return for_layer(self.alpha, layer, names, "alpha") * decay**progress
+        return self.for_layer("alpha", layer) * self.for_layer("alpha_decay", layer) ** progress
 
     def on_state_loaded(self) -> None:
         super().on_state_loaded()

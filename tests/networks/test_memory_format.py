@@ -1,0 +1,50 @@
+"""The networks for images compute in channels-last format, and give what torch's default format gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cuber import GPM
+from cuber.networks import AlexNet5, ReducedResNet18, backbones
+from tests.loops import loss_fn
+
+
+@pytest.mark.parametrize("build", [AlexNet5, ReducedResNet18])
+def test_images_are_laid_out_channels_last_and_outputs_stay_the_same(
+    build: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, x, seen = build().double().eval(), torch.randn(2, 3, 32, 32, dtype=torch.float64), []
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    hooks = [m.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for m in convolutions]
+    found = model(x)
+    assert len(seen) == len(hooks)
+    assert all(image.is_contiguous(memory_format=torch.channels_last) for image in seen)
+    monkeypatch.setattr(backbones, "FORMAT", torch.contiguous_format)
+    assert torch.allclose(model(x), found, atol=1e-10)
+    assert seen[len(hooks)].is_contiguous()
+
+
+def test_a_protected_network_learns_the_same_in_both_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    def learned() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(ReducedResNet18(), nn.Linear(640, 2)).double()
+        learner = GPM(model, threshold=0.9)
+        for _ in range(2):
+            loader = [(torch.randn(4, 3, 32, 32, dtype=torch.float64), torch.tensor([0, 1, 0, 1]))]
+            learner.begin_task(loader, loss_fn)
+            optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.05))
+            for x, y in loader * 2:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+            learner.end_task(loader)
+        return [parameter.detach() for parameter in model.parameters()]
+
+    last = learned()
+    monkeypatch.setattr(backbones, "FORMAT", torch.contiguous_format)
+    assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(last, learned(), strict=True))
