@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from cuber import metrics
-from cuber.report import statistics
+from cuber.report.statistics import deviation
 
 if TYPE_CHECKING:
     from cuber.experiments.results import RunRecord
@@ -46,7 +47,7 @@ class Estimate:
         """
         values = list(values)
         known = [value for value in values if value is not None]
-        return cls(statistics.mean(known), statistics.deviation(known)) if known and known == values else None
+        return cls(fmean(known), deviation(known)) if known and known == values else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class Variant:
 
     @property
     def at_once(self) -> bool:
-        """Whether all tasks were learned together, and so tested once."""
+        """Whether all tasks were learned together, and so tested only once."""
         return len(self.results[0].accuracy) == 1 and self.tasks > 1
 
     @property
@@ -120,16 +121,17 @@ class Variant:
         return [Estimate.of(metrics.average_accuracy([row]) for row in by_seed) for by_seed in rows]
 
     @property
-    def seconds(self) -> Estimate | None:
+    def seconds(self) -> Estimate:
         """Training time of all tasks."""
-        return Estimate.of(sum(result.seconds) for result in self.results)
+        times = [sum(result.seconds) for result in self.results]
+        return Estimate(fmean(times), deviation(times))
 
     @cached_property
     def bytes(self) -> dict[str, float]:
         """Memory after the last task by kind, mean over the seeds, without kinds that are empty."""
         last = [result.bytes[-1] for result in self.results if result.bytes]
         kinds = dict.fromkeys(kind for sizes in last for kind, size in sizes.items() if size)
-        return {kind: statistics.mean([sizes.get(kind, 0) for sizes in last]) for kind in kinds}
+        return {kind: fmean([sizes.get(kind, 0) for sizes in last]) for kind in kinds}
 
     @property
     def memory(self) -> float:
@@ -149,8 +151,8 @@ class Variant:
     @cached_property
     def regimes(self) -> set[int]:
         """All regimes that occurred; {1}: old tasks were only protected."""
-        layers = [by_task for result in self.results for by_layer in result.regimes for by_task in by_layer.values()]
-        return {regime["regime"] for by_task in layers for regime in by_task.values()}
+        layers = [old for result in self.results for by_layer in result.regimes for old in by_layer.values()]
+        return {regime["regime"] for old in layers for regime in old.values()}
 
 
 @dataclass(frozen=True, eq=False)
