@@ -322,12 +322,11 @@ def time(group: Group, baseline: Variant | None) -> Table:
 def memory(group: Group, baseline: Variant | None) -> Table:
     """Megabytes kept after the last task, by kind, and relative to the baseline."""
     unit = baseline.memory if baseline else 0
-    kinds = dict.fromkeys(kind for variant in group.variants for kind in variant.bytes)
     rows: list[Row] = []
     for variant in group.variants:
         row: Row = {"variant": variant.label, "seeds": len(variant.results), "megabytes": variant.memory / 1e6}
         row |= {"relative": variant.memory / unit if unit else None}
-        rows.append(row | {"megabytes_of": {kind: variant.bytes.get(kind, 0) / 1e6 for kind in kinds}})
+        rows.append(row | {"megabytes_of": {kind: variant.bytes.get(kind, 0) / 1e6 for kind in group.memory_kinds}})
 
     def show(by_kind: dict[str, float]) -> str:
         return ", ".join(f"{kind} {size:.3f}" for kind, size in by_kind.items() if size) or "nothing"

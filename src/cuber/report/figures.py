@@ -36,12 +36,12 @@ def marks_of(report: Report) -> dict[str, Mark]:
     return {label: Mark(place) for place, label in enumerate(labels)}
 
 
-def comparisons(group: Group, marks: Marks) -> Iterator[tuple[str, Figure, str]]:
-    """Name, figure and description of the figures that compare the variants of a group."""
-    for name, (draw, description) in FIGURES.items():
+def comparisons(group: Group, marks: Marks) -> Iterator[tuple[str, str, Figure]]:
+    """Name, title and figure for the figures that compare the variants of a group."""
+    for name, (draw, title) in FIGURES.items():
         figure = draw(group, marks)
         if figure is not None:
-            yield name, figure, description
+            yield name, title, figure
 
 
 def save_all(report: Report, directory: Path) -> list[Path]:
@@ -51,7 +51,7 @@ def save_all(report: Report, directory: Path) -> list[Path]:
     with styled():
         for group in report.groups:
             title = re.sub(r"[^\w.=-]+", "-", group.title).strip("-.")[:60] or "unnamed"
-            for figure_name, figure, _ in comparisons(group, marks_of(report)):
+            for figure_name, _, figure in comparisons(group, marks_of(report)):
                 taken = {path.stem for path in written}
                 names = (f"{title}_{figure_name}" + (f"_{n}" if n > 1 else "") for n in count(1))
                 written += save(figure, directory / next(name for name in names if name not in taken))
@@ -127,7 +127,7 @@ def prediction(group: Group, marks: Marks) -> Figure | None:
 
 def pool_sizes(group: Group, marks: Marks) -> Figure | None:
     """One panel per layer: the share of its input space in the pool after each task."""
-    layers = dict.fromkeys(layer for variant in group.variants for layer in variant.layers)
+    layers = {layer: dimension for variant in group.variants for layer, dimension in variant.layers.items()}
     if not layers:
         return None
     figure, panels = _make_panels(len(layers))
@@ -135,7 +135,7 @@ def pool_sizes(group: Group, marks: Marks) -> Figure | None:
     for axes, layer in zip(panels, layers, strict=True):
         axes.set_title(shorten(layer, 28))
         for variant in users:
-            _draw(axes, variant.pool(layer, lambda pool: 100 * pool["size"] / pool["dimension"]), marks[variant.label])
+            _draw(axes, variant.pool(layer, unit=layers[layer] / 100), marks[variant.label])
     _share_axes(figure, "in the pool (%)", last=len(group.task_names) - 1)
     panels[0].set_ylim(0, None)
     _add_legend(figure, users, marks)
@@ -144,11 +144,10 @@ def pool_sizes(group: Group, marks: Marks) -> Figure | None:
 
 def memory_bars(group: Group, marks: Marks) -> Figure | None:
     """One bar per variant: memory after the last task, by kind."""
-    kept = [variant.bytes for variant in group.variants]
-    kinds = list(dict.fromkeys(kind for sizes in kept for kind in sizes))
+    kept, kinds = [variant.bytes for variant in group.variants], group.memory_kinds
     if not kinds:
         return None
-    unit, name = memory_unit(max(sum(sizes.values()) for sizes in kept))
+    unit, name = memory_unit(max(variant.memory for variant in group.variants))
     figure, axes = _bars(group.variants, extra=0.3)
     for place, kind in enumerate(kinds):
         lefts = [sum(sizes.get(before, 0) for before in kinds[:place]) / unit for sizes in kept]
@@ -177,23 +176,14 @@ def time_bars(group: Group, marks: Marks) -> Figure:
 
 
 FIGURES = {
-    "acc-against-bwt": (acc_against_bwt, "ACC and BWT of each variant; the summary has the numbers."),
-    "accuracy-evolution": (
-        accuracy_evolution,
-        "Accuracy of each task after every later task; the accuracy tables have the numbers.",
-    ),
-    "conditions": (
-        prediction,
-        "Cosine of old and new gradient, and their agreement over the whole task, against the old task's change.",
-    ),
-    "pool-sizes": (
-        pool_sizes,
-        "Share of each layer's input space in the pool after each task; the tables below have the numbers.",
-    ),
-    "memory": (memory_bars, "Memory after the last task; the table below has the numbers."),
-    "time": (time_bars, "Training time of all tasks; the summary has the numbers."),
+    "acc-against-bwt": (acc_against_bwt, "Final accuracy and backward transfer"),
+    "accuracy-evolution": (accuracy_evolution, "Accuracy of each task while later tasks are learned"),
+    "conditions": (prediction, "Does agreement of gradients predict backward transfer?"),
+    "pool-sizes": (pool_sizes, "Growth of the pools of protected directions"),
+    "memory": (memory_bars, "Memory after the last task"),
+    "time": (time_bars, "Training time"),
 }
-"""Name in file names -> the function that draws it, and a description for screen readers."""
+"""Name in file names -> the function that draws it, and its title on the page."""
 
 
 # Shared parts

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -145,18 +145,18 @@ def as_json(comparison: Comparison, *, ensure_ascii: bool = False) -> str:
 
 def as_csv(comparison: Comparison) -> str:
     """One block of rows per kind of table, over all benchmarks, separated by empty lines."""
-    kinds = dict.fromkeys(table.kind for table in comparison.tables)
-    return "\n".join(_csv([table for table in comparison.tables if table.kind == kind]) for kind in kinds)
-
-
-def _csv(tables: list[Table]) -> str:
-    rows = [{"benchmark": table.benchmark, **table.context, **row} for table in tables for row in table.plain()]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for table in comparison.tables:
+        rows = by_kind.setdefault(table.kind, [])
+        rows += [{"benchmark": table.benchmark, **table.context, **row} for row in table.plain()]
+    blocks = []
+    for rows in by_kind.values():
+        file = io.StringIO()
+        writer = csv.DictWriter(file, dict.fromkeys(name for row in rows for name in row), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        blocks.append(file.getvalue())
+    return "\n".join(blocks)
 
 
 FORMATS: Mapping[str, Callable[[Comparison], str]]

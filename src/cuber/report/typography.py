@@ -41,18 +41,13 @@ def estimate_text(estimate: Estimate, form: str = ".2f") -> str:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """Seeds with ranges.
+    """Seeds in ascending order, as a range if none is left out.
 
-    >>> seeds_text([0, 1, 2, 3, 7]), seeds_text([1, 2])
-    ('0–3, 7', '1, 2')
+    >>> seeds_text([0, 1, 2, 3]), seeds_text([0, 1, 7])
+    ('0–3', '0, 1, 7')
     """
-    runs: list[list[int]] = []
-    for seed in seeds:
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    whole = len(seeds) == seeds[-1] - seeds[0] + 1 > 2
+    return f"{seeds[0]}–{seeds[-1]}" if whole else ", ".join(map(str, seeds))
 
 
 def time_unit(longest: float) -> tuple[float, str]:
