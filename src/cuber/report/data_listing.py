@@ -17,7 +17,7 @@ COLORS = {PRESENT: "green", INCOMPLETE: "yellow", MISSING: "red", OK: "green", M
 
 
 def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> None:
-    """Print one row for each set, and below it what is missing; places are given below the data directory."""
+    """Print one row for each set, and below it what is missing, with paths below the data directory."""
     console.print(Text(f"in {root}  (another: --data-dir or CUBER_DATA)", style="dim"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("set", "state", "size", "where", "license"):

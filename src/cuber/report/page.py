@@ -12,15 +12,7 @@ from cuber.report import drawing
 from cuber.report.figures import Marks, comparisons, marks_of
 from cuber.report.model import MISSING, Estimate, Group, Report, Variant
 from cuber.report.theory_conditions import CONDITIONS, PREDICTORS, all_pairs, summary_row
-from cuber.report.typography import (
-    VISIBLE,
-    estimate_text,
-    memory_text,
-    number,
-    seeds_text,
-    time_text,
-    typeset,
-)
+from cuber.report.typography import VISIBLE, estimate_text, memory_text, number, seeds_text, time_text, typeset
 
 HEAT_STEPS = 9
 """Steps of the color scale of accuracies: the classes h0 to h8 of the page."""

@@ -161,17 +161,13 @@ def show_catalogue(benchmarks: list[Entry], methods: list[Entry], console: Conso
     for title, entries in ((training, benchmarks), (settings, methods)):
         console.print(Text(title, style="bold"))
         for entry in entries:
-            _show_entry(entry, console)
+            console.print()
+            console.print(Padding(Text.assemble((entry.name, "bold cyan"), f"  {entry.help}"), (0, 0, 0, 2)))
+            table = Table.grid(padding=(0, 2, 0, 0))
+            for name, default, what in entry.settings:
+                table.add_row(Text(name), Text(default, style="green"), Text(what))
+            if entry.inherits is not None:
+                table.add_row(Text(f"and those of {entry.inherits}", style="dim"))
+            if table.row_count:
+                console.print(Padding(table, (0, 0, 0, 4)))
         console.print()
-
-
-def _show_entry(entry: Entry, console: Console) -> None:
-    console.print()
-    console.print(Padding(Text.assemble((entry.name, "bold cyan"), f"  {entry.help}"), (0, 0, 0, 2)))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, default, what in entry.settings:
-        table.add_row(Text(name), Text(default, style="green"), Text(what))
-    if entry.inherits is not None:
-        table.add_row(Text(f"and those of {entry.inherits}", style="dim"))
-    if table.row_count:
-        console.print(Padding(table, (0, 0, 0, 4)))

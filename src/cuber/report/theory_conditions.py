@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -35,32 +35,23 @@ class Pair:
     task: int
     old: int
     change: float
-    layers: Mapping[str, LayerConditions]
-
-    def _known(self, name: str) -> list[float]:
-        return [one[name] for one in self.layers.values() if one[name] is not None]
-
-    @property
-    def cosine(self) -> float | None:
-        """Mean over the layers, when the new task begins."""
-        cosines = self._known("cosine")
-        return fmean(cosines) if cosines else None
-
-    @property
-    def agreement(self) -> float | None:
-        """Sum over the layers."""
-        agreements = self._known("agreement")
-        return sum(agreements) if agreements else None
+    layers: Sequence[LayerConditions]
+    cosine: float | None
+    """Mean over the layers, when the new task begins."""
+    agreement: float | None
+    """Sum over the layers."""
 
 
 def pairs(result: Result) -> Iterator[Pair]:
     """All pairs of tasks with recorded conditions."""
     for task, by_layer in enumerate(result.theory):
         for old in range(task):
-            layers = {name: layer["old"][old] for name, layer in by_layer.items() if old in layer["old"]}
+            layers = [layer["old"][old] for layer in by_layer.values() if old in layer["old"]]
             before, after = (result.accuracy[row][old] for row in (task - 1, task))
             if layers and before is not None and after is not None:
-                yield Pair(task, old, after - before, layers)
+                cosines, agreements = ([one[name] for one in layers if one[name] is not None] for name in PREDICTORS)
+                cosine, agreement = fmean(cosines) if cosines else None, sum(agreements) if agreements else None
+                yield Pair(task, old, after - before, layers, cosine, agreement)
 
 
 def all_pairs(variant: Variant) -> list[Pair]:
@@ -85,7 +76,7 @@ def steps_covered(conditions: LayerConditions, lr: float) -> int:
 
 def summary_row(variant: Variant) -> dict[str, Any]:
     """Percentages of conditions that held, the most steps covered, and rank correlations with the change."""
-    conditions = [one for pair in all_pairs(variant) for one in pair.layers.values()]
+    conditions = [one for pair in all_pairs(variant) for one in pair.layers]
     shares = {heading: 100 * fmean(map(holds, conditions)) for heading, holds in CONDITIONS.items()}
     steps = max(steps_covered(one, variant.chosen["lr"]) for one in conditions)
     known = {name: points(variant, name) for name in PREDICTORS}
