@@ -15,6 +15,7 @@ import json
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from torch.nn import functional
@@ -25,7 +26,7 @@ from cuber.experiments import BENCHMARKS, Experiment
 from cuber.experiments.experiment import limited
 from cuber.experiments.grid import numbers
 from cuber.methods.cuber import CUBER, PAPER
-from cuber.report.statistics import mean, rank_correlation
+from cuber.report.statistics import rank_correlation
 from cuber.streams import Stream
 from cuber.training import TheoryRecorder, derive, evaluate, learn, seeded
 
@@ -100,10 +101,10 @@ def rows(benchmark: str, name: str, seed: int) -> list[Row]:
                     "old": old,
                     **observer.measured[task][old],
                     "accuracy gain": after - before,
-                    "ratio": mean([one["ratio"] for one in layers]),
-                    "cosine": mean([one["cosine"] for one in known]),
+                    "ratio": fmean([one["ratio"] for one in layers]),
+                    "cosine": fmean([one["cosine"] for one in known]),
                     "least cosine": min(one["cosine"] for one in known),
-                    "margin": mean([one["cosine"] - one["eps2"] for one in known]),
+                    "margin": fmean([one["cosine"] - one["eps2"] for one in known]),
                     "step size": max(one["step_size"] for one in known),
                     "in regime 3": sum(one["regime"] == 3 or one["demoted_at"] is not None for one in regimes),
                     "age": task - old,
@@ -146,7 +147,7 @@ def show(found: list[Row]) -> None:
                 continue
             pairs, layers = len(chosen), sum(row["layers"] for row in chosen)
             met = [sum(row[part] for row in chosen) / layers for part in ("met 1", "met 2")]
-            gains = [mean([row[outcome] for row in chosen]) for outcome in OUTCOMES]
+            gains = [fmean([row[outcome] for row in chosen]) for outcome in OUTCOMES]
             better = sum(row["loss gain"] > 1e-6 for row in chosen) / pairs
             seeds = len({row["seed"] for row in chosen})
             print(f"\n{stream}, {name}: {pairs} pairs, {seeds} seeds")

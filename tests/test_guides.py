@@ -24,7 +24,7 @@ from cuber.experiments.grid import numbers as seeds_from
 from cuber.layers import BACKENDS, ProtectedLayer
 from cuber.layers.protected import RULES
 from cuber.methods import METHODS
-from cuber.report.comparison import paper
+from cuber.report import paper
 from tests.datasets import files
 from tests.packages import install
 

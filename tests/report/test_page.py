@@ -17,10 +17,9 @@ from matplotlib.figure import Figure
 from cuber.cli.main import main
 from cuber.experiments.results import FAILED, RunRecord
 from cuber.report import drawing
-from cuber.report.figures import marks_of, save_all
+from cuber.report.figures import marks_of, save_all, time_bars
 from cuber.report.model import Estimate, Group, Report, Variant
 from cuber.report.page import render
-from cuber.report.plots import time_bars
 from cuber.training import Result
 
 HOSTILE = "<script>alert('$1 & $2')</script>\"><img src=x onerror=alert(1)>"

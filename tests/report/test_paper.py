@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cuber.report.comparison import paper
+from cuber.report import paper
 from cuber.report.model import Estimate
 
 

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from cuber.methods import METHODS
-from cuber.report import plots
+from cuber.report import figures
 from cuber.report.drawing import LIGHT
 from cuber.report.figures import marks_of
 from cuber.report.model import Group, Report, Variant
@@ -37,7 +37,7 @@ def test_bands_end_where_accuracies_do():
     matrices = ([[99.5, None], [100.0, 1.0]], [[95.0, None], [92.0, 5.0]])
     results = [result("gpm", seed, tasks=TWO_TASKS, accuracy=matrix) for seed, matrix in enumerate(matrices)]
     made = report(Variant("gpm", {}, dict(enumerate(results))))
-    figure = plots.accuracy_evolution(made.groups[0], marks_of(made))
+    figure = figures.accuracy_evolution(made.groups[0], marks_of(made))
     edges = [band.get_paths()[0].vertices[:, 1] for axes in figure.axes for band in axes.collections]
     assert len(edges) == 2
     # The means of task 0 are 97.25 and 96, their deviations 3.2 and 5.7
@@ -53,7 +53,7 @@ def test_settings_are_said_to_differ_only_where_they_do():
 
 
 def test_every_kind_of_memory_has_a_color_of_its_own(kinds):
-    figure = plots.memory_bars(Group("made-up", [variant("all", bytes=[dict.fromkeys(kinds, 1000)])]), {})
+    figure = figures.memory_bars(Group("made-up", [variant("all", bytes=[dict.fromkeys(kinds, 1000)])]), {})
     bars = figure.axes[0].patches
     assert len(bars) == len(kinds)
     assert len({bar.get_facecolor() for bar in bars}) == len(kinds)

@@ -166,7 +166,7 @@ def test_a_bar_for_each_task_on_a_terminal():
         with Bars(console) as progress:
             for moment in moments():
                 progress(moment)
-            assert [bar.percentage for bar in progress.progress.tasks] == [100, 100]
+            assert [bar.percentage for bar in progress.tasks] == [100, 100]
 
     text = printed(show, colors=True)
     last = [row for row in text.splitlines() if "part" in row][-2:]

@@ -9,9 +9,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from cuber.report import drawing
-from cuber.report.figures import marks_of, save_all
+from cuber.report.figures import marks_of, prediction, save_all
 from cuber.report.page import render
-from cuber.report.theory_conditions import pairs, prediction, summary_row
+from cuber.report.theory_conditions import pairs, summary_row
 from cuber.training import Result
 from tests.report.test_page import Page, report, result, variant
 

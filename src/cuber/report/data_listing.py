@@ -13,11 +13,11 @@ from rich.text import Text
 from cuber.datasets import FileCheck, Status
 from cuber.datasets.loading import INCOMPLETE, MISMATCH, MISSING, OK, PRESENT, UNKNOWN
 
-COLOURS = {PRESENT: "green", INCOMPLETE: "yellow", MISSING: "red", OK: "green", MISMATCH: "red", UNKNOWN: "yellow"}
+COLORS = {PRESENT: "green", INCOMPLETE: "yellow", MISSING: "red", OK: "green", MISMATCH: "red", UNKNOWN: "yellow"}
 
 
 def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> None:
-    """Print one row for each set, and below it what is missing; places are given below the data directory."""
+    """Print one row for each set, and below it what is missing, with paths below the data directory."""
     console.print(Text(f"in {root}  (another: --data-dir or CUBER_DATA)", style="dim"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("set", "state", "size", "where", "license"):
@@ -32,7 +32,7 @@ def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> N
         if status.state == MISSING:
             hint = source.command if source.downloads else f"see {source.command}"
             where.append(f"\n{hint}", style="dim")
-        state = Text(status.state, style=COLOURS[status.state])
+        state = Text(status.state, style=COLORS[status.state])
         if status.layout:
             state.append(f"\n{status.layout}", style="dim")
         megabytes = f"{max(1, round(size / 1e6))} MB" if size else "-"
@@ -48,7 +48,7 @@ def show_verdicts(name: str, verdicts: Iterable[FileCheck], console: Console) ->
             unknown += 1
             continue
         all_right = all_right and verdict.state == OK
-        line = Text.assemble(f"{name}  ", (verdict.state, COLOURS[verdict.state]), f"  {verdict.path}")
+        line = Text.assemble(f"{name}  ", (verdict.state, COLORS[verdict.state]), f"  {verdict.path}")
         if verdict.state == MISMATCH:
             line.append(f"  (md5 {verdict.actual}, official {verdict.expected})")
         console.print(line, soft_wrap=True)

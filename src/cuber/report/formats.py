@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from cuber.experiments.results import RunRecord
     from cuber.report.comparison import Comparison
 
-LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "<": r"\textless{}", ">": r"\textgreater{}"}
+)
+LONG = 40
+"""LaTeX breaks the lines of a column of words with more characters than this."""
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
@@ -100,34 +99,32 @@ def latex(comparison: Comparison) -> str:
 
 
 def _latex(table: Table, number: int) -> str:
-    layout = "".join("p{0.5\\linewidth}" if column.long else "l" if column.words else "r" for column in table.columns)
+    rows = table.texts()
+    layout = ""
+    for column, *texts in zip(table.columns, *rows, strict=True):
+        long = max(map(len, texts)) > LONG
+        layout += "r" if not column.words else r"p{0.5\linewidth}" if long else "l"
     label = re.sub(r"[^a-z0-9]+", "-", f"{table.kind}-{table.benchmark}".lower()).strip("-")
     lines = [
         r"\begin{table}",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-        rf"\caption{{{_escaped(table.caption)}}}",
+        rf"\caption{{{table.caption.translate(LATEX)}}}",
         rf"\label{{tab:{label}-{number}}}\smallskip",
         rf"\begin{{tabular}}{{{layout}}}",
         r"\toprule",
-        " & ".join(_escaped(column.heading) for column in table.columns) + r" \\",
+        " & ".join(column.heading.translate(LATEX) for column in table.columns) + r" \\",
         r"\midrule",
-        *(" & ".join(_latex_cell(c, row.get(c.name)) for c in table.columns) + r" \\" for row in table.rows),
+        *(" & ".join(map(_latex_cell, table.columns, row)) + r" \\" for row in rows),
         r"\bottomrule",
         r"\end{tabular}",
-        *(f"\\par {_escaped(note)}" for note in table.notes),
+        *(f"\\par {note.translate(LATEX)}" for note in table.notes),
         r"\end{table}",
     ]
     return "\n".join(lines)
 
 
-def _latex_cell(column: Column, cell: Any) -> str:
-    text = column.text(cell)
-    return _escaped(text) if column.words or cell is None else "$" + text.replace("±", r" \pm ") + "$"
-
-
-def _escaped(text: str) -> str:
-    """Escape the characters that are special in LaTeX."""
-    return "".join(LATEX.get(character, character) for character in text)
+def _latex_cell(column: Column, text: str) -> str:
+    return text.translate(LATEX) if column.words or text == "-" else "$" + text.replace("±", r" \pm ") + "$"
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -148,18 +145,18 @@ def as_json(comparison: Comparison, *, ensure_ascii: bool = False) -> str:
 
 def as_csv(comparison: Comparison) -> str:
     """One block of rows per kind of table, over all benchmarks, separated by empty lines."""
-    kinds = dict.fromkeys(table.kind for table in comparison.tables)
-    return "\n".join(_csv([table for table in comparison.tables if table.kind == kind]) for kind in kinds)
-
-
-def _csv(tables: list[Table]) -> str:
-    rows = [{"benchmark": table.benchmark, **table.context, **row} for table in tables for row in table.plain()]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for table in comparison.tables:
+        rows = by_kind.setdefault(table.kind, [])
+        rows += [{"benchmark": table.benchmark, **table.context, **row} for row in table.plain()]
+    blocks = []
+    for rows in by_kind.values():
+        file = io.StringIO()
+        writer = csv.DictWriter(file, dict.fromkeys(name for row in rows for name in row), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        blocks.append(file.getvalue())
+    return "\n".join(blocks)
 
 
 FORMATS: Mapping[str, Callable[[Comparison], str]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -40,22 +39,20 @@ def make_report(runs: Iterable[RunRecord]) -> Report:
     >>> make_report([])
     Report(groups=[], unfinished=[])
     """
+    runs = list(runs)
     by_stream: dict[tuple[str, int, tuple[str, ...]], list[Finished]] = {}
-    unfinished = []
     for run in runs:
-        if run.result is None:
-            unfinished.append(run)
-        else:
+        if run.result is not None:
             key = (run.result.benchmark, len(run.result.tasks), _stream_notes(run.result))
             by_stream.setdefault(key, []).append((run, run.result))
     groups = [_group(benchmark, notes, finished) for (benchmark, _, notes), finished in by_stream.items()]
-    return Report(groups, unfinished)
+    return Report(groups, [run for run in runs if run.result is None])
 
 
 def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) -> Group:
     variants, notes = [], []
-    methods = sorted({result.method for _, result in finished})
-    for method in [*(known for known in METHODS if known in methods), *(new for new in methods if new not in METHODS)]:
+    methods = {result.method for _, result in finished}
+    for method in sorted(methods, key=lambda name: (METHODS.index(name) if name in METHODS else len(METHODS), name)):
         for changes, members in _split([one for one in finished if one[1].method == method]):
             by_seed, repeated = _by_seed(members)
             variants.append(Variant(method, changes, by_seed))
@@ -71,11 +68,11 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
         {**run.about, **run.about.get("options", {}), **result.settings, **result.training} for run, result in finished
     ]
     names = dict.fromkeys(name for values in features for name in values if name not in NOT_IN_LABELS)
-    differing = [name for name in names if len({_key(values.get(name, UNKNOWN)) for values in features}) > 1]
+    differing = [name for name in names if len({setting_text(values.get(name, UNKNOWN)) for values in features}) > 1]
     found: dict[str, tuple[dict[str, Any], list[Finished]]] = {}
     for one, values in zip(finished, features, strict=True):
         changes = {name: values.get(name, UNKNOWN) for name in differing}
-        found.setdefault(_key(list(changes.values())), (changes, []))[1].append(one)
+        found.setdefault(setting_text(list(changes.values())), (changes, []))[1].append(one)
 
     def order(value: Any) -> tuple[int, float, str]:
         return (0, float(value), "") if is_number(value) else (1, 0.0, setting_text(value))
@@ -123,10 +120,10 @@ def _departures(benchmark: str, variant: Variant) -> list[str]:
         usual = {name: default for name, (default, _) in settings_of(experiment.method_class).items()}
         usual |= asdict(experiment.training()) | experiment.method_settings()
         chosen = {**usual, **variant.chosen}
-        differing = [name for name, value in usual.items() if _key(chosen[name]) != _key(value)]
         if chosen["epochs"] < usual["epochs"]:  # the result has its own note about this
-            differing.remove("epochs")
-        found.append([f"{name} is {setting_text(chosen[name])}, not {setting_text(usual[name])}" for name in differing])
+            del usual["epochs"]
+        texts = [(name, setting_text(chosen[name]), setting_text(value)) for name, value in usual.items()]
+        found.append([f"{name} is {ours}, not {theirs}" for name, ours, theirs in texts if ours != theirs])
     fewest = min(found, key=len)
     return [f"{variant.label}: settings differ from the benchmark's: {'; '.join(fewest)}"] if fewest else []
 
@@ -136,10 +133,3 @@ def _stream_notes(result: Result) -> tuple[str, ...]:
     tasks = tuple(f"{task.get('name')}: " for task in result.tasks)
     lasting = [note for note in result.notes if OFFICIAL_SIZE in note or not note.startswith(tasks)]
     return tuple(note for note in lasting if not note.endswith(" epochs"))
-
-
-def _key(value: Any) -> str:
-    """Equal for equal values: 0 and 0.0, lists with the same members."""
-    if isinstance(value, list):
-        return json.dumps([_key(part) for part in value])
-    return json.dumps(float(value) if is_number(value) else value, default=str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from cuber.report.typography import duration
+from cuber.report.typography import time_unit
 
 if TYPE_CHECKING:
     from cuber.experiments.campaign import JobStatus
@@ -43,32 +43,25 @@ class Lines(_Printer):
             self.console.print(f"{_title(event)}  {_figures(event)}", markup=False, highlight=False, soft_wrap=True)
 
 
-class Bars(AbstractContextManager["Bars"]):
+class Bars(Progress):
     """Show one bar per task, refreshed by events: a thread would take time from the training."""
 
     def __init__(self, console: Console) -> None:
         bar = BarColumn(bar_width=None, complete_style="cyan", finished_style="green")
         columns = (TextColumn("{task.description}", markup=False), bar, TextColumn("{task.fields[figures]}"))
-        self.progress = Progress(*columns, console=console, auto_refresh=False, expand=True)
+        super().__init__(*columns, console=console, auto_refresh=False, expand=True)
         self._bars: dict[int | None, TaskID] = {}
         self._refreshed = 0.0
 
-    def __enter__(self) -> Bars:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
     def __call__(self, event: ProgressEvent) -> None:
         if event.task not in self._bars:
-            self._bars[event.task] = self.progress.add_task(_title(event), total=1.0, figures="")
+            self._bars[event.task] = self.add_task(_title(event), total=1.0, figures="")
         # Early stopping ends a task before its last epoch: the bar is full all the same.
         done = 1.0 if event.finished else event.epoch / event.epochs
-        self.progress.update(self._bars[event.task], completed=done, figures=_figures(event))
+        self.update(self._bars[event.task], completed=done, figures=_figures(event))
         now = time.monotonic()
         if event.finished or now - self._refreshed > SECONDS_PER_REFRESH:
-            self.progress.refresh()
+            self.refresh()
             self._refreshed = now
 
 
@@ -107,7 +100,8 @@ class GridTable(Live):
         by_state = sorted(jobs, key=lambda job: STATES.index(job.state))
         for job in by_state[: max(height, 5)] if len(jobs) > height else jobs:
             left = job.seconds_left(time.monotonic())
-            table.add_row(job.name, job.state, f"{job.done:.0%}", "" if left is None else duration(left))
+            unit, name = time_unit(left or 0)
+            table.add_row(job.name, job.state, f"{job.done:.0%}", "" if left is None else f"{left / unit:.0f} {name}")
         counts = {state: sum(job.state == state for job in jobs) for state in STATES}
         table.caption = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         self.update(table, refresh=True)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from cuber import metrics
-from cuber.report import statistics
+from cuber.report.statistics import deviation
 
 if TYPE_CHECKING:
     from cuber.experiments.results import RunRecord
@@ -46,7 +47,7 @@ class Estimate:
         """
         values = list(values)
         known = [value for value in values if value is not None]
-        return cls(statistics.mean(known), statistics.deviation(known)) if known and known == values else None
+        return cls(fmean(known), deviation(known)) if known and known == values else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class Variant:
 
     @property
     def at_once(self) -> bool:
-        """Whether all tasks were learned together, and so tested once."""
+        """Whether all tasks were learned together, and so tested only once."""
         return len(self.results[0].accuracy) == 1 and self.tasks > 1
 
     @property
@@ -120,16 +121,17 @@ class Variant:
         return [Estimate.of(metrics.average_accuracy([row]) for row in by_seed) for by_seed in rows]
 
     @property
-    def seconds(self) -> Estimate | None:
+    def seconds(self) -> Estimate:
         """Training time of all tasks."""
-        return Estimate.of(sum(result.seconds) for result in self.results)
+        times = [sum(result.seconds) for result in self.results]
+        return Estimate(fmean(times), deviation(times))
 
     @cached_property
     def bytes(self) -> dict[str, float]:
         """Memory after the last task by kind, mean over the seeds, without kinds that are empty."""
         last = [result.bytes[-1] for result in self.results if result.bytes]
         kinds = dict.fromkeys(kind for sizes in last for kind, size in sizes.items() if size)
-        return {kind: statistics.mean([sizes.get(kind, 0) for sizes in last]) for kind in kinds}
+        return {kind: fmean([sizes.get(kind, 0) for sizes in last]) for kind in kinds}
 
     @property
     def memory(self) -> float:
@@ -137,20 +139,20 @@ class Variant:
         return sum(self.bytes.values())
 
     @cached_property
-    def layers(self) -> list[str]:
-        """Layers that have a pool."""
-        return list(dict.fromkeys(layer for after in self.results[0].pool for layer in after))
+    def layers(self) -> dict[str, int]:
+        """Layers that have a pool, with the dimension of their inputs."""
+        return {layer: pool["dimension"] for after in self.results[0].pool for layer, pool in after.items()}
 
-    def pool(self, layer: str, part: Callable[[Mapping[str, int]], float]) -> list[Estimate | None]:
-        """A number computed from a layer's pool (its ``size`` and ``dimension``) after each task."""
+    def pool(self, layer: str, unit: float = 1) -> list[Estimate | None]:
+        """Number of directions in a layer's pool after each task, in a unit."""
         pools = zip(*(result.pool for result in self.results), strict=False)
-        return [Estimate.of(part(pool[layer]) if layer in pool else None for pool in by_seed) for by_seed in pools]
+        return [Estimate.of(pool[layer]["size"] / unit if layer in pool else None for pool in one) for one in pools]
 
     @cached_property
     def regimes(self) -> set[int]:
         """All regimes that occurred; {1}: old tasks were only protected."""
-        layers = [by_task for result in self.results for by_layer in result.regimes for by_task in by_layer.values()]
-        return {regime["regime"] for by_task in layers for regime in by_task.values()}
+        layers = [old for result in self.results for by_layer in result.regimes for old in by_layer.values()]
+        return {regime["regime"] for old in layers for regime in old.values()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,20 +182,23 @@ class Group:
     @cached_property
     def task_names(self) -> list[str]:
         """Names of the tasks of the longest stream; "" where the name depends on the seed."""
-        names = zip_longest(*([task["name"] for task in result.tasks] for result in self.results))
-        known = [{name for name in by_result if name is not None} for by_result in names]
-        return [one.pop() if len(one) == 1 else "" for one in known]
+        tasks = zip_longest(*(result.tasks for result in self.results))
+        names = [{task["name"] for task in by_result if task is not None} for by_result in tasks]
+        return [one.pop() if len(one) == 1 else "" for one in names]
 
     @property
     def all_notes(self) -> list[str]:
         """Notes of the group and of its runs; those of some variants only begin with their labels."""
-        users: dict[str, list[str]] = {}
-        for variant in self.variants:
-            for note in variant.notes:
-                users.setdefault(note, []).append(variant.label)
-        everyone = len(self.variants)
-        labeled = [note if len(by) == everyone else f"{', '.join(by)}: {note}" for note, by in users.items()]
-        return [*self.notes, *labeled]
+        notes = list(self.notes)
+        for note in dict.fromkeys(note for variant in self.variants for note in variant.notes):
+            users = [variant.label for variant in self.variants if note in variant.notes]
+            notes.append(note if len(users) == len(self.variants) else f"{', '.join(users)}: {note}")
+        return notes
+
+    @property
+    def memory_kinds(self) -> list[str]:
+        """All kinds of memory that the variants kept."""
+        return list(dict.fromkeys(kind for variant in self.variants for kind in variant.bytes))
 
     @property
     def machines(self) -> list[str]:
@@ -205,11 +210,11 @@ class Group:
         """Settings that differ between variants (one value per variant), and those that all share."""
         different, same = {}, {}
         for name in dict.fromkeys(name for variant in self.variants for name in variant.chosen):
-            values = [variant.chosen.get(name, MISSING) for variant in self.variants]
-            if all(value == values[0] for value in values):
-                same[name] = setting_text(values[0])
+            values = [setting_text(variant.chosen.get(name, MISSING)) for variant in self.variants]
+            if len(set(values)) > 1:
+                different[name] = values
             else:
-                different[name] = list(map(setting_text, values))
+                same[name] = values[0]
         return different, same
 
 
@@ -227,13 +232,13 @@ class Report:
 
 
 def setting_text(value: Any) -> str:
-    """A setting's value, short.
+    """A setting's value, short, and the same for equal values.
 
-    >>> setting_text([0.95, 0.99]), setting_text(0.10), setting_text(None)
-    ('[0.95,0.99]', '0.1', 'none')
+    >>> setting_text([0.95, 0.99]), setting_text(0.10), setting_text(2.0), setting_text(None)
+    ('[0.95,0.99]', '0.1', '2', 'none')
     """
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return f"[{','.join(map(setting_text, value))}]"
     if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+        return repr(value).removesuffix(".0")
     return "none" if value is None else str(value)

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from cuber import metrics
 from cuber.core.formatting import format_number
-from cuber.report.table import VISIBLE
-from cuber.report.typography import NO_BREAK, memory_text
+from cuber.report.typography import NO_BREAK, VISIBLE, memory_text
 
 if TYPE_CHECKING:
     from cuber.experiments.campaign import JobStatus
@@ -33,8 +32,8 @@ def show_result(result: Result, console: Console) -> None:
     """Print accuracies, regimes and summary; at most 80 columns wide, and readable without colors."""
     console.print()
     console.print(Text(f"Test accuracy in % ({result.method} on {result.benchmark}, seed {result.seed})", style="bold"))
-    console.print(accuracy_table(result))
-    regimes = regimes_table(result)
+    console.print(_accuracy_table(result))
+    regimes = _regimes_table(result)
     if regimes is not None:
         title = "Regimes of the old tasks in each layer (@n: demoted from 3 to 2 after epoch n)"
         console.print(Text(title, style="bold"))
@@ -63,7 +62,7 @@ def _figures(matrix: metrics.Matrix) -> str:
     return f"ACC {metrics.average_accuracy(matrix):.2f} %  BWT {change}  forgetting {lost}"
 
 
-def accuracy_table(result: Result) -> Table:
+def _accuracy_table(result: Result) -> Table:
     """One row after each task and one column per task, or one row per task where there are many."""
     own = metrics.diagonal(result.accuracy)
     gains = [(result.accuracy[-1][task] or 0.0) - own[task] for task in range(metrics.old_tasks(result.accuracy))]
@@ -75,16 +74,15 @@ def accuracy_table(result: Result) -> Table:
         learned = list(map(_accuracy, own)) if changes else []
         columns = {"task": names, "when learned": learned, "final": final, "change": changes, "bare weights": bare}
         shown = {title: cells for title, cells in columns.items() if cells}
-        table = _table({title: "left" if title == "task" else "right" for title in shown})
+        table = _table(*shown)
         for line in zip_longest(*shown.values(), fillvalue=Text("")):
             table.add_row(*line)
         return table
-    table = _table({"after task": "left"} | {f"{task} ": "right" for task in range(len(own))})
+    table = _table("after task", *(f"{task} " for task in range(len(own))))
     table.columns[0].max_width = 18
-    for name, row in zip(
-        names if len(result.accuracy) == len(own) else [Text("all tasks")], result.accuracy, strict=False
-    ):
-        table.add_row(name, *(_accuracy(value, before) for value, before in zip(row, own, strict=False)))
+    after = names if len(result.accuracy) == len(own) else [Text("all tasks")]
+    for name, row in zip(after, result.accuracy, strict=False):
+        table.add_row(name, *map(_accuracy, row, own))
     table.add_section()
     for title, cells in (("change", changes), ("bare weights", bare)):
         if cells:
@@ -105,16 +103,17 @@ def _style(change: float) -> str:
     return "green" if change >= VISIBLE else "red" if change <= -VISIBLE else ""
 
 
-def regimes_table(result: Result) -> Table | None:
+def _regimes_table(result: Result) -> Table | None:
     """The old tasks in each regime by new task and layer; None if all were in regime 1."""
     rows = [(task, layer, old) for task, layers in enumerate(result.regimes) for layer, old in layers.items() if old]
     if all(regime["regime"] == 1 for _, _, by_task in rows for regime in by_task.values()):
         return None
-    titles = ("1: protected", "2: reused", "3: may improve")
-    table = _table({"task": "right", "layer": "left"} | dict.fromkeys(titles, "left"), gap=2)
+    table = Table("task", "layer", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.columns[0].justify = "right"
     table.columns[1].max_width = 24
-    for column in table.columns[2:]:
-        column.no_wrap = False
+    table.columns[1].no_wrap = True
+    for title in ("1: protected", "2: reused", "3: may improve"):
+        table.add_column(title)
     shown = None
     for task, layer, by_task in rows:
         old = ([_old(name, regime) for name, regime in by_task.items() if regime["regime"] == n] for n in (1, 2, 3))
@@ -127,11 +126,12 @@ def _old(task: int, regime: dict[str, Any]) -> str:
     return str(task) if regime["demoted_at"] is None else f"{task}@{regime['demoted_at']}"
 
 
-def _table(columns: dict[str, Any], gap: int = 1) -> Table:
-    """A table with these headings and their alignment."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
-    for title, justify in columns.items():
-        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")
+def _table(first: str, *numbers: str) -> Table:
+    """A table with a column of names and columns of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    table.add_column(first, no_wrap=True)
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=True)
     return table
 
 
@@ -161,17 +161,13 @@ def show_catalogue(benchmarks: list[Entry], methods: list[Entry], console: Conso
     for title, entries in ((training, benchmarks), (settings, methods)):
         console.print(Text(title, style="bold"))
         for entry in entries:
-            _show_entry(entry, console)
+            console.print()
+            console.print(Padding(Text.assemble((entry.name, "bold cyan"), f"  {entry.help}"), (0, 0, 0, 2)))
+            table = Table.grid(padding=(0, 2, 0, 0))
+            for name, default, what in entry.settings:
+                table.add_row(Text(name), Text(default, style="green"), Text(what))
+            if entry.inherits is not None:
+                table.add_row(Text(f"and those of {entry.inherits}", style="dim"))
+            if table.row_count:
+                console.print(Padding(table, (0, 0, 0, 4)))
         console.print()
-
-
-def _show_entry(entry: Entry, console: Console) -> None:
-    console.print()
-    console.print(Padding(Text.assemble((entry.name, "bold cyan"), f"  {entry.help}"), (0, 0, 0, 2)))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, default, what in entry.settings:
-        table.add_row(Text(name), Text(default, style="green"), Text(what))
-    if entry.inherits is not None:
-        table.add_row(Text(f"and those of {entry.inherits}", style="dim"))
-    if table.row_count:
-        console.print(Padding(table, (0, 0, 0, 4)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -15,7 +16,6 @@ from rich.text import Text
 
 from cuber.core.encoding import encodable
 from cuber.report.drawing import AREAS, DASHES, LIGHT, SERIES, WIDTH
-from cuber.report.plots import evenly
 from cuber.report.typography import number
 
 if TYPE_CHECKING:
@@ -32,28 +32,7 @@ BOUND: dict[str, Any] = {"color": LIGHT["quiet"], "linestyle": DASHES[2], "label
 
 
 def show_sweep(sweep: Sweep, console: Console) -> None:
-    """Print the table of a sweep and its summary."""
-    first = sweep.results[0].tasks
-    title = f"Rule 2 against rule 1 ({sweep.kind}, seed {sweep.seed}, {sweep.steps} steps)"
-    console.print(Text(title, style="bold"))
-    console.print(sweep_table(sweep, console.encoding))
-    joint = _counted(sweep, lambda result: result.advantage > NOTICEABLE, lambda result: result.theorem_2_1.holds)
-    old = _counted(
-        sweep,
-        lambda result: result.backward_transfer > NOTICEABLE,
-        lambda result: result.theorem_2_2.holds or result.theorem_2_2_sharper.holds,
-    )
-    for sentence in (
-        f"at 0 degrees H is {first.H} and B is {first.B}",
-        "ratio, cosine: definitions 1 and 2; asked: cosine required by theorem 1; sharper: 2 (2) with k for k^1.5",
-        f"joint: rule 2 ends with the lower joint loss at {joint}",
-        f"old: rule 2 improves the old task at {old}",
-    ):
-        console.print(sentence, highlight=False, soft_wrap=True)
-
-
-def sweep_table(sweep: Sweep, encoding: str) -> Table:
-    """One row per angle: the definitions, the theorems' conditions, and the gains of rule 2."""
+    """Print a row for each angle (the definitions, the theorems' conditions, the gains of rule 2) and a summary."""
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)
     for title in HEADINGS:
         table.add_column(title, justify="right", no_wrap=True)
@@ -61,7 +40,7 @@ def sweep_table(sweep: Sweep, encoding: str) -> Table:
         asked = result.theorem_1.condition("positive correlation").asked
         theorems = (result.theorem_1, result.theorem_2_1, result.theorem_2_2, result.theorem_2_2_sharper)
         table.add_row(
-            encodable(f"{result.degrees:.0f}°", encoding),
+            encodable(f"{result.degrees:.0f}°", console.encoding),
             number(result.tasks.ratio),
             number(result.tasks.cosine, "+.2f"),
             number(asked) if asked <= 1 else "> 1",
@@ -69,13 +48,27 @@ def sweep_table(sweep: Sweep, encoding: str) -> Table:
             *("holds" if theorem.holds else "-" for theorem in theorems),
             *(_gain(share) for share in (result.advantage, result.backward_transfer)),
         )
-    return table
+    title = f"Rule 2 against rule 1 ({sweep.kind}, seed {sweep.seed}, {sweep.steps} steps)"
+    console.print(Text(title, style="bold"))
+    console.print(table)
+    first, count = sweep.results[0].tasks, len(sweep.results)
+    joint = [result.theorem_2_1.holds for result in sweep.results if result.advantage > NOTICEABLE]
+    old = [
+        result.theorem_2_2.holds or result.theorem_2_2_sharper.holds
+        for result in sweep.results
+        if result.backward_transfer > NOTICEABLE
+    ]
+    for sentence in (
+        f"at 0 degrees H is {first.H} and B is {first.B}",
+        "ratio, cosine: definitions 1 and 2; asked: cosine required by theorem 1; sharper: 2 (2) with k for k^1.5",
+        f"joint: rule 2 ends with the lower joint loss at {_counted(joint, count)}",
+        f"old: rule 2 improves the old task at {_counted(old, count)}",
+    ):
+        console.print(sentence, highlight=False, soft_wrap=True)
 
 
-def _counted(sweep: Sweep, won: Callable[[AngleResult], bool], predicted: Callable[[AngleResult], bool]) -> str:
-    winners = [result for result in sweep.results if won(result)]
-    unpredicted = sum(not predicted(result) for result in winners)
-    return f"{len(winners)} of {len(sweep.results)} angles, {unpredicted} of them not predicted by a theorem"
+def _counted(predicted: list[bool], angles: int) -> str:
+    return f"{len(predicted)} of {angles} angles, {predicted.count(False)} of them not predicted by a theorem"
 
 
 def _gain(share: float) -> Text:
@@ -85,22 +78,21 @@ def _gain(share: float) -> Text:
 
 def sweep_figure(sweep: Sweep) -> Figure:
     """Conditions and gains over the angle, and losses over the steps at some angles."""
-    figure = Figure((WIDTH, 6.2), layout="constrained")
+    figure, results = Figure((WIDTH, 6.2), layout="constrained"), sweep.results
     grid = figure.add_gridspec(3, 12)
     above = [figure.add_subplot(grid[0, 4 * place : 4 * place + 4]) for place in range(3)]
-    _conditions(above[0], sweep.results)
-    _gains(above[1], sweep.results, "advantage", {"theorem 1 (1)": "theorem_1", "theorem 2 (1)": "theorem_2_1"})
-    theorems = {"theorem 2 (2)": "theorem_2_2", "sharper": "theorem_2_2_sharper"}
-    _gains(above[2], sweep.results, "backward_transfer", theorems)
+    _conditions(above[0], results)
     above[1].set_title("joint loss: rule 2's lead (%)")
+    _gains(above[1], results, "advantage", {"theorem 1 (1)": "theorem_1", "theorem 2 (1)": "theorem_2_1"})
     above[2].set_title("old task: gain of rule 2 (%)")
+    _gains(above[2], results, "backward_transfer", {"theorem 2 (2)": "theorem_2_2", "sharper": "theorem_2_2_sharper"})
     for axes in above:
         axes.set_xticks([0, 45, 90, 135, 180])
         axes.set_xlabel("angle between the tasks (degrees)")
         axes.legend(loc="best", fontsize=6.5, handlelength=1.8, borderaxespad=0.1, labelspacing=0.2)
-    chosen = [sweep.results[place] for place in evenly(len(sweep.results), SHOWN)]
+    chosen = np.linspace(0, len(results) - 1, min(len(results), SHOWN)).round().astype(int)
     width = 12 // len(chosen)
-    for place, result in enumerate(chosen):
+    for place, result in enumerate(results[index] for index in chosen):
         columns = slice(width * place, width * place + width)
         joint, old = (figure.add_subplot(grid[row, columns]) for row in (1, 2))
         _losses(joint, result, "joint", bounded=result.theorem_1.holds)
@@ -144,8 +136,8 @@ def _losses(axes: Axes, result: AngleResult, task: str, *, bounded: bool) -> Non
     """Losses of both rules over the steps, in percent of the first, with the theorem's bound."""
     by_rule_1, by_rule_2 = (getattr(rule, f"{task}_losses") for rule in (result.by_rule_1, result.by_rule_2))
     percent = 100 / by_rule_2[0] if by_rule_2[0] else 1.0
-    axes.plot([percent * loss for loss in by_rule_1], **RULE_1)
-    axes.plot([percent * loss for loss in by_rule_2], **RULE_2)
+    axes.plot(percent * np.array(by_rule_1), **RULE_1)
+    axes.plot(percent * np.array(by_rule_2), **RULE_2)
     if bounded:
-        axes.plot([percent * loss for loss in getattr(result, f"{task}_bounds")], **BOUND)
+        axes.plot(percent * np.array(getattr(result, f"{task}_bounds")), **BOUND)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))

@@ -8,6 +8,8 @@ from cuber.core.formatting import format_number
 from cuber.report.model import MISSING, Estimate
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
+VISIBLE = 0.05
+"""Smaller changes of an accuracy in percent do not show with one decimal."""
 
 
 def number(value: float | None, form: str = ".2f") -> str:
@@ -22,10 +24,10 @@ def number(value: float | None, form: str = ".2f") -> str:
 def typeset(text: str) -> str:
     """A number from a plain-text table as printed on the page.
 
-    >>> typeset("-1.5"), typeset("1.50±0.25").split(), typeset("-")
-    ('−1.5', ['1.50', '±', '0.25'], '–')
+    >>> typeset("-1.5"), typeset("1.50±0.25").split()
+    ('−1.5', ['1.50', '±', '0.25'])
     """
-    return MISSING if text == "-" else text.replace("-", "−").replace("±", f" ±{NO_BREAK}")
+    return text.replace("-", "−").replace("±", f" ±{NO_BREAK}")
 
 
 def estimate_text(estimate: Estimate, form: str = ".2f") -> str:
@@ -39,18 +41,13 @@ def estimate_text(estimate: Estimate, form: str = ".2f") -> str:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """Seeds with ranges.
+    """Seeds in ascending order, as a range if none is left out.
 
-    >>> seeds_text([0, 1, 2, 3, 7]), seeds_text([1, 2])
-    ('0–3, 7', '1, 2')
+    >>> seeds_text([0, 1, 2, 3]), seeds_text([0, 1, 7])
+    ('0–3', '0, 1, 7')
     """
-    runs: list[list[int]] = []
-    for seed in seeds:
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    whole = len(seeds) == seeds[-1] - seeds[0] + 1 > 2
+    return f"{seeds[0]}–{seeds[-1]}" if whole else ", ".join(map(str, seeds))
 
 
 def time_unit(longest: float) -> tuple[float, str]:
@@ -66,23 +63,11 @@ def time_text(seconds: Estimate) -> str:
     """
     size, unit = time_unit(seconds.mean)
     deviation = None if seconds.deviation is None else seconds.deviation / size
-    return estimate_text(Estimate(seconds.mean / size, deviation), ".1f") + NO_BREAK + unit
-
-
-def duration(seconds: float) -> str:
-    """Remaining time in whole units.
-
-    >>> duration(42), duration(754), duration(7380)
-    ('42 s', '12 min 34 s', '2 h 3 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return typeset(estimate_text(Estimate(seconds.mean / size, deviation), ".1f")) + NO_BREAK + unit
 
 
 def memory_unit(largest: float) -> tuple[float, str]:
-    """Unit for sizes up to ``largest`` bytes, with its number of bytes."""
+    """Number of bytes and name of the unit for sizes up to ``largest``."""
     return (1e9, "GB") if largest >= 1e9 else (1e6, "MB") if largest >= 1e6 else (1e3, "kB")
 
 
