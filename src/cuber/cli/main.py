@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from cuber.cli.data import app as data_app
+from cuber.cli.reproduce import reproduce
 from cuber.cli.run import grid, run
 from cuber.core.encoding import is_unicode, replace_unencodable
 from cuber.errors import CuberError, unknown
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command()(run)
 app.command()(grid)
+app.command()(reproduce)
 
 
 @app.callback(invoke_without_command=True)

@@ -10,13 +10,16 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from cuber.core.allocation import keep_freed_memory
 from cuber.errors import CuberError
 from cuber.training.config import training_options
+
+if TYPE_CHECKING:
+    from cuber.experiments.grid import Cell
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -132,14 +135,9 @@ def grid(
     **fields: Any,
 ) -> None:
     """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
-    from rich.console import Console
-
-    from cuber.experiments.campaign import FAILED, REFUSED, STOPPED, run_grid
+    from cuber.experiments.campaign import FAILED, REFUSED, STOPPED
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
-    from cuber.experiments.processes import LocalProcesses
-    from cuber.report.live import GridLines, GridTable
-    from cuber.report.terminal import show_outcome
 
     fixed = {name: value for name, value in fields.items() if value is not None}
     if len(what) == 1 and what[0].endswith(".toml"):
@@ -152,6 +150,24 @@ def grid(
         # An empty text, as from an unset variable of a shell, is not replaced by the default.
         methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
         cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
+    states = run_cells(cells, Path(out), jobs, threads, retry=retry, fresh=fresh)
+    if STOPPED in states:
+        sys.exit(128 + signal.SIGTERM)
+    if states & {FAILED, REFUSED}:
+        sys.exit(1)
+
+
+def run_cells(
+    cells: list[Cell], out: Path, jobs: int, threads: int | None, *, retry: bool = False, fresh: bool = False
+) -> set[str]:
+    """Run the experiments of a grid, each in its own process, show their progress, and return the states at the end."""
+    from rich.console import Console
+
+    from cuber.experiments.campaign import run_grid
+    from cuber.experiments.processes import LocalProcesses
+    from cuber.report.live import GridLines, GridTable
+    from cuber.report.terminal import show_outcome
+
     share = max(1, (os.cpu_count() or 1) // jobs)
     cells = [
         dataclasses.replace(cell, experiment=dataclasses.replace(e, threads=chosen))
@@ -168,12 +184,8 @@ def grid(
             executor.stop(signal.SIGINT)
             executor.shutdown()
             raise
-    show_outcome(jobs_done, Path(out), console)
-    states = {job.state for job in jobs_done}
-    if STOPPED in states:
-        sys.exit(128 + signal.SIGTERM)
-    if states & {FAILED, REFUSED}:
-        sys.exit(1)
+    show_outcome(jobs_done, out, console)
+    return {job.state for job in jobs_done}
 
 
 def _values(assignments: list[str]) -> dict[str, list[Any]]:

@@ -44,14 +44,16 @@ def comparisons(group: Group, marks: Marks) -> Iterator[tuple[str, str, Figure]]
             yield name, title, figure
 
 
-def save_all(report: Report, directory: Path) -> list[Path]:
-    """Write every figure as SVG and PNG: "split-digits_memory.svg"."""
+def save_all(report: Report, directory: Path, only: str | None = None) -> list[Path]:
+    """Write every figure, or those of one name, as SVG and PNG: "split-digits_memory.svg"."""
     directory.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with styled():
         for group in report.groups:
             title = re.sub(r"[^\w.=-]+", "-", group.title).strip("-.")[:60] or "unnamed"
             for figure_name, _, figure in comparisons(group, marks_of(report)):
+                if only not in (None, figure_name):
+                    continue
                 taken = {path.stem for path in written}
                 names = (f"{title}_{figure_name}" + (f"_{n}" if n > 1 else "") for n in count(1))
                 written += save(figure, directory / next(name for name in names if name not in taken))
