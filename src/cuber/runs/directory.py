@@ -10,10 +10,10 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import tomli_w
+from filelock import FileLock
 
 from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, CuberWarning
@@ -21,7 +21,7 @@ from cuber.loggers import SERVICE_FILES, CsvFile, JsonLines, Logger
 from cuber.runs.checkpoint import Checkpoints
 from cuber.runs.config_file import CONFIG, MACHINE, Config, differences, listed, read_config, ready_for_toml
 from cuber.runs.files import write_atomically
-from cuber.runs.lock import Lock, RefusedError
+from cuber.runs.lock import LOCK, RefusedError, acquire
 from cuber.runs.previous_run import REPLACED, PreviousRun, remove
 from cuber.runs.result import FILE_NAME, Result, UnwrittenResultError
 
@@ -60,7 +60,7 @@ class RunDirectory:
         self.fresh = fresh
         self.keep_failures = keep_failures
         self.loggers: list[Logger] = [JsonLines(self.path / LOG), CsvFile(self.path / METRICS), *loggers]
-        self._lock = Lock(self.path)
+        self._lock: FileLock | None = None
         self._previous = PreviousRun(self.path, EVERYTHING)
         self._saved = time.monotonic()
         self._opened = False
@@ -73,15 +73,13 @@ class RunDirectory:
         self._acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if self._opened:
                 self._close_loggers(error)
         finally:
-            if self._lock.held:
-                self._release(failed=self._opened and isinstance(error, Exception))
+            if self._lock is not None:
+                self._release(self._lock, failed=self._opened and isinstance(error, Exception))
 
     def open(self, config: Config) -> tuple[Result | None, dict[str, Any] | None]:
         """Begin or resume the run with this configuration.
@@ -147,7 +145,7 @@ class RunDirectory:
 
     def _acquire(self) -> None:
         """Lock the directory, unless a finished run is only to be read; clean up after a killed process."""
-        if self._lock.held:
+        if self._lock is not None:
             return
         try:
             if self._is_foreign():
@@ -156,7 +154,7 @@ class RunDirectory:
                 return
             self._made = [folder for folder in self.path.parents if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
+            self._lock = acquire(self.path)
             self._previous.settle(keep_new=self._has_progress())
         except OSError as error:
             raise CuberError(f"cannot write to {self.path}: {error.strerror or error}") from error
@@ -200,13 +198,14 @@ class RunDirectory:
         for logger in self.loggers:
             logger.close()
 
-    def _release(self, *, failed: bool) -> None:
+    def _release(self, lock: FileLock, *, failed: bool) -> None:
         """Unlock the directory; remove the files of a run that failed before its first checkpoint."""
         self._previous.settle(keep_new=self._has_progress())
         discard = failed and not self.keep_failures and not self._has_progress()
         if discard:
-            remove(self.path, OWN)
-        self._lock.release(remove=discard)
+            remove(self.path, (*OWN, LOCK))  # the lock's file only while it is held
+        lock.release()
+        self._lock = None
         for folder in (self.path, *self._made) if discard else ():
             with contextlib.suppress(OSError):
                 folder.rmdir()

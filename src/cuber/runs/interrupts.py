@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
@@ -18,22 +17,21 @@ class Stopped(KeyboardInterrupt):
         self.signal = number
 
 
-class Interrupts:
-    """Context manager that records signals instead of obeying them; a second Ctrl-C interrupts at once."""
+@contextmanager
+def recorded_signals() -> Iterator[list[int]]:
+    """Record SIGINT and SIGTERM in a list instead of obeying them; a second Ctrl-C interrupts at once."""
+    received: list[int] = []
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._handlers: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # others cannot set handlers
-            self._handlers = {number: signal.signal(number, self._receive) for number in SIGNALS}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
+    def receive(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal = self.signal or number
+        received.append(number)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()  # others cannot set handlers
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    handlers = {number: signal.signal(number, receive) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

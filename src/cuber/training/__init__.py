@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from cuber.training.learning import learn
     from cuber.training.randomness import check_seed, derive, seeded
     from cuber.training.theory_recorder import TheoryRecorder
-    from cuber.training.trainer import Observer, Progress, ProgressEvent
+    from cuber.training.trainer import Progress, ProgressEvent
 
 __all__ = [
     "Epoch",
-    "Observer",
     "Progress",
     "ProgressEvent",
     "Result",
@@ -38,7 +37,7 @@ _MODULES = {
     "cuber.runs.directory": ("RunDirectory",),
     "cuber.runs.interrupts": ("Stopped",),
     "cuber.runs.result": ("Epoch", "Result", "UnwrittenResultError"),
-    "cuber.training.trainer": ("Observer", "Progress", "ProgressEvent"),
+    "cuber.training.trainer": ("Progress", "ProgressEvent"),
     "cuber.training.config": ("TrainingConfig",),
     "cuber.training.evaluation": ("Score", "evaluate"),
     "cuber.training.learning": ("learn",),

@@ -11,12 +11,12 @@ import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn, optim
 
-from cuber.core.learner import Method
+from cuber.core.learner import LossFunction, Method
 from cuber.core.pooled import PooledMethod
 from cuber.core.settings import settings_of
 from cuber.errors import CuberError
@@ -25,20 +25,29 @@ from cuber.runs.config_file import Config
 from cuber.runs.result import Result
 from cuber.streams import Stream
 from cuber.streams.splits import DatasetSplit
-from cuber.training.trainer import OptimizerFactory, TrainingSetup
+from cuber.training.config import TrainingConfig
 from cuber.version import __version__
 
-PLAIN = (bool, int, float, str, tuple, type(None))
+if TYPE_CHECKING:
+    from cuber.training.trainer import OptimizerFactory
+
 HASHED_NUMBERS = 2**19
 """Inputs of each split that go into the digest of the data: two megabytes."""
 
 
-def empty_result(learner: Method, stream: Stream, setup: TrainingSetup) -> Result:
+def empty_result(
+    learner: Method,
+    stream: Stream,
+    seed: int,
+    config: TrainingConfig,
+    make_optimizer: OptimizerFactory,
+    loss_fn: LossFunction,
+) -> Result:
     """Return a result with all that is known before the first task."""
     return Result(
         benchmark=stream.name,
         method=type(learner).__name__.lower(),
-        seed=setup.seed,
+        seed=seed,
         tasks=[
             {
                 "name": task.name,
@@ -51,9 +60,9 @@ def empty_result(learner: Method, stream: Stream, setup: TrainingSetup) -> Resul
         ],
         settings={name: getattr(learner, name) for name in settings_of(learner)},
         training={
-            **dataclasses.asdict(setup.config),
-            "optimizer": optimizer_made(setup.make_optimizer, learner.parameters(), setup.config.lr),
-            "loss": qualified_name(setup.loss_fn),
+            **dataclasses.asdict(config),
+            "optimizer": optimizer_made(make_optimizer, learner.parameters(), config.lr),
+            "loss": qualified_name(loss_fn),
         },
         accuracy_bare=[] if stream.shared_head and not heads_of(learner.model) else None,
         machine={
@@ -99,13 +108,8 @@ def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
     return [
         {
             layer: {
-                old: {
-                    "regime": regime.number,
-                    "ratio": regime.ratio,
-                    "cosine": regime.cosine,
-                    "demoted_at": regime.demoted_at,
-                }
-                for old, regime in by_task.items()
+                old: {"regime": r.number, "ratio": r.ratio, "cosine": r.cosine, "demoted_at": r.demoted_at}
+                for old, r in by_task.items()
             }
             for layer, by_task in by_layer.items()
         }
@@ -130,7 +134,7 @@ def qualified_name(function: Any) -> str:
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"
     own = {name: value for name, value in vars(function).items() if name[0] != "_" and name != "training"}
-    plain = {name: value for name, value in own.items() if isinstance(value, PLAIN)}
+    plain = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str | tuple | None)}
     return qualified_name(type(function)) + _arguments(plain)
 
 

@@ -57,42 +57,39 @@ def evaluate(
 
 
 class RunningLoss:
-    """Mean loss of an epoch; losses are collected in batches, because reading one synchronizes the device."""
+    """Mean loss of an epoch; losses are collected first, because reading one synchronizes the device."""
 
     def __init__(self) -> None:
         self.steps = 0
         """Number of losses read so far."""
+        self.total = 0.0
+        self.samples = 0
         self.not_finite: tuple[int, float] | None = None
         """The first step (from 1) whose loss was NaN or infinite, and that loss."""
-        self._pending: list[tuple[Tensor, int]] = []
-        self._total = 0.0
-        self._samples = 0
+        self._unread: list[tuple[Tensor, int]] = []
 
     def add(self, loss: Tensor, samples: int) -> None:
         """Add the mean loss of one batch."""
-        self._pending.append((loss.detach(), samples))
+        self._unread.append((loss.detach(), samples))
 
     def mean(self) -> float:
         """Return the mean loss per sample so far."""
-        if self._pending:
-            values = torch.stack([loss for loss, _ in self._pending]).double().cpu()
-            if self.not_finite is None and not bool(values.isfinite().all()):
-                position = int((~values.isfinite()).nonzero()[0])
-                self.not_finite = self.steps + position + 1, float(values[position])
-            for value, (_, samples) in zip(values.tolist(), self._pending, strict=True):
-                # Summed one by one, so that the bits do not depend on how often the mean is read.
-                self._total += value * samples
-                self._samples += samples
-            self.steps += len(self._pending)
-            self._pending = []
-        return self._total / max(self._samples, 1)
+        values = torch.stack([loss for loss, _ in self._unread]).double().tolist() if self._unread else []
+        # Summed one by one, so that the bits do not depend on how often the mean is read.
+        for value, (_, samples) in zip(values, self._unread, strict=True):
+            self.steps += 1
+            self.total += value * samples
+            self.samples += samples
+            if self.not_finite is None and not math.isfinite(value):
+                self.not_finite = self.steps, value
+        self._unread = []
+        return self.total / max(self.samples, 1)
 
     def state(self) -> dict[str, Any]:
         """Return what ``load`` needs."""
         self.mean()
-        return {"steps": self.steps, "total": self._total, "samples": self._samples, "not_finite": self.not_finite}
+        return {name: getattr(self, name) for name in ("steps", "total", "samples", "not_finite")}
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a state."""
-        self.steps, self._total, self._samples = state["steps"], state["total"], state["samples"]
-        self.not_finite, self._pending = state["not_finite"], []
+        vars(self).update(state)

@@ -41,22 +41,24 @@ class TaskRun:
 
 def task_runs(stream: Stream, seed: int, *, joint: bool) -> list[TaskRun]:
     """Return one task run per task, or a single one for all tasks if ``joint``."""
-    return [_joint(stream, seed)] if joint else [_single(stream, task, seed) for task in range(len(stream))]
 
+    def probe(split: Split | JointSplit, number: int) -> Tensor:
+        generator = torch.Generator().manual_seed(derive(seed, "probe", number))
+        return torch.randperm(len(split), generator=generator)[:PROBE_SIZE]
 
-def _single(stream: Stream, number: int, seed: int) -> TaskRun:
-    task = stream[number]
-    probe = task.train.subset(_probe(task.train, seed, number)) if task.validation is None else task.validation
-    return TaskRun(number, len(stream), task.name, task.train, {number: probe}, task.validation is not None)
-
-
-def _joint(stream: Stream, seed: int) -> TaskRun:
-    train = JointSplit([task.train for task in stream])
     validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
-    probes = validation or train.subsets(_probe(train, seed, 0))
-    return TaskRun(None, len(stream), "all tasks", train, probes, bool(validation))
-
-
-def _probe(split: Split | JointSplit, seed: int, number: int) -> Tensor:
-    generator = torch.Generator().manual_seed(derive(seed, "probe", number))
-    return torch.randperm(len(split), generator=generator)[:PROBE_SIZE]
+    if joint:
+        train = JointSplit([task.train for task in stream])
+        probes = validation or train.subsets(probe(train, 0))
+        return [TaskRun(None, len(stream), "all tasks", train, probes, bool(validation))]
+    return [
+        TaskRun(
+            number,
+            len(stream),
+            task.name,
+            task.train,
+            {number: validation.get(number) or task.train.subset(probe(task.train, number))},
+            number in validation,
+        )
+        for number, task in enumerate(stream)
+    ]
