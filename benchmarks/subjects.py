@@ -108,7 +108,7 @@ class Subject:
         stream = Stream("last", [Task("last", train, train, classes=10)])
         training = TrainingConfig(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
         trainer = Trainer(learner, stream, training, 0, make, functional.cross_entropy)
-        trainer.set_up(TaskRun(self.old_tasks, self.old_tasks + 1, "last", train, {}, validated=False))
+        trainer.set_up(TaskRun(self.old_tasks, "last", train, {}, validated=False))
         return trainer
 
     def _remember(self, learner: PooledMethod) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import io
 import json
 import math
 import os
@@ -16,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from cuber.errors import CuberError, CuberWarning, unknown
 
@@ -62,10 +61,9 @@ class LineFile(Logger):
     def position(self) -> Any:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def write(self, line: str) -> None:
-        """Append a line."""
-        with open(self.path, "a", encoding="utf-8", newline="") as file:
-            file.write(line)
+    def open(self) -> TextIO:
+        """Open the file to append lines."""
+        return open(self.path, "a", encoding="utf-8", newline="")
 
 
 class JsonLines(LineFile):
@@ -79,7 +77,8 @@ class JsonLines(LineFile):
 
     def event(self, name: str, values: dict[str, Any]) -> None:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self.write(json.dumps({"event": name, "time": now, **values}) + "\n")
+        with self.open() as file:
+            file.write(json.dumps({"event": name, "time": now, **values}) + "\n")
 
 
 class CsvFile(LineFile):
@@ -100,9 +99,8 @@ class CsvFile(LineFile):
         self._row(row.get(column) for column in self.columns)
 
     def _row(self, values: Iterable[Any]) -> None:
-        text = io.StringIO()
-        csv.writer(text).writerow(values)
-        self.write(text.getvalue())
+        with self.open() as file:
+            csv.writer(file).writerow(values)
 
 
 class ServiceLogger(Logger):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn, optim
 
-from cuber.core.learner import LossFunction, Method
+from cuber.core.learner import Method
 from cuber.core.pooled import PooledMethod
 from cuber.core.settings import settings_of
 from cuber.errors import CuberError
@@ -25,29 +25,22 @@ from cuber.runs.config_file import Config
 from cuber.runs.result import Result
 from cuber.streams import Stream
 from cuber.streams.splits import DatasetSplit
-from cuber.training.config import TrainingConfig
 from cuber.version import __version__
 
 if TYPE_CHECKING:
-    from cuber.training.trainer import OptimizerFactory
+    from cuber.training.trainer import OptimizerFactory, Trainer
 
 HASHED_NUMBERS = 2**19
 """Inputs of each split that go into the digest of the data: two megabytes."""
 
 
-def empty_result(
-    learner: Method,
-    stream: Stream,
-    seed: int,
-    config: TrainingConfig,
-    make_optimizer: OptimizerFactory,
-    loss_fn: LossFunction,
-) -> Result:
+def empty_result(trainer: Trainer) -> Result:
     """Return a result with all that is known before the first task."""
+    learner, stream, config = trainer.learner, trainer.stream, trainer.config
     return Result(
         benchmark=stream.name,
         method=type(learner).__name__.lower(),
-        seed=seed,
+        seed=trainer.seed,
         tasks=[
             {
                 "name": task.name,
@@ -61,8 +54,8 @@ def empty_result(
         settings={name: getattr(learner, name) for name in settings_of(learner)},
         training={
             **dataclasses.asdict(config),
-            "optimizer": optimizer_made(make_optimizer, learner.parameters(), config.lr),
-            "loss": qualified_name(loss_fn),
+            "optimizer": optimizer_made(trainer.make_optimizer, learner.parameters(), config.lr),
+            "loss": qualified_name(trainer.loss_fn),
         },
         accuracy_bare=[] if stream.shared_head and not heads_of(learner.model) else None,
         machine={

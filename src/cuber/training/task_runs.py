@@ -20,8 +20,6 @@ class TaskRun:
 
     task: int | None
     """None: all tasks at once."""
-    tasks: int
-    """Number of tasks in the stream."""
     name: str
     train: Split | JointSplit
     probes: dict[int, Split]
@@ -41,24 +39,18 @@ class TaskRun:
 
 def task_runs(stream: Stream, seed: int, *, joint: bool) -> list[TaskRun]:
     """Return one task run per task, or a single one for all tasks if ``joint``."""
-
-    def probe(split: Split | JointSplit, number: int) -> Tensor:
-        generator = torch.Generator().manual_seed(derive(seed, "probe", number))
-        return torch.randperm(len(split), generator=generator)[:PROBE_SIZE]
-
-    validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
     if joint:
-        train = JointSplit([task.train for task in stream])
-        probes = validation or train.subsets(probe(train, 0))
-        return [TaskRun(None, len(stream), "all tasks", train, probes, bool(validation))]
-    return [
-        TaskRun(
-            number,
-            len(stream),
-            task.name,
-            task.train,
-            {number: validation.get(number) or task.train.subset(probe(task.train, number))},
-            number in validation,
-        )
-        for number, task in enumerate(stream)
-    ]
+        mixed = JointSplit([task.train for task in stream])
+        validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
+        probes = validation or mixed.subsets(_probe(mixed, seed, 0))
+        return [TaskRun(None, "all tasks", mixed, probes, bool(validation))]
+    runs = []
+    for number, task in enumerate(stream):
+        probe = task.train.subset(_probe(task.train, seed, number)) if task.validation is None else task.validation
+        runs.append(TaskRun(number, task.name, task.train, {number: probe}, task.validation is not None))
+    return runs
+
+
+def _probe(split: Split | JointSplit, seed: int, number: int) -> Tensor:
+    generator = torch.Generator().manual_seed(derive(seed, "probe", number))
+    return torch.randperm(len(split), generator=generator)[:PROBE_SIZE]

@@ -92,9 +92,7 @@ class Trainer:
         self.task_runs = task_runs(self.stream, self.seed, joint=self.learner.joint)
         self._directory: RunDirectory | None = None
         self._signals: list[int] = []
-        self._set_result(
-            empty_result(self.learner, self.stream, self.seed, self.config, self.make_optimizer, self.loss_fn)
-        )
+        self._set_result(empty_result(self))
 
     def learn(self, directory: RunDirectory | None, about: Mapping[str, Any]) -> Result:
         """Run from the first task, or from the checkpoint in the directory, to the last."""
@@ -372,12 +370,19 @@ class Trainer:
             return
         run, accuracy = self.task_run, None
         if self.history:
-            last = self.history[-1]
-            accuracy = last.validation_accuracy if run.validated else last.train_accuracy
-        epoch, epochs = len(self.history) + part, self.config.epochs
+            accuracy = self.history[-1].validation_accuracy if run.validated else self.history[-1].train_accuracy
         self.progress(
             ProgressEvent(
-                run.task, run.tasks, run.name, epoch, epochs, loss, accuracy, run.validated, self._seconds, finished
+                run.task,
+                len(self.stream),
+                run.name,
+                epoch=len(self.history) + part,
+                epochs=self.config.epochs,
+                loss=loss,
+                accuracy=accuracy,
+                validated=run.validated,
+                seconds=self._seconds,
+                finished=finished,
             )
         )
 
