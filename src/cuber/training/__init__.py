@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from cuber.runs.interrupts import Stopped
     from cuber.runs.result import Epoch, Result, UnwrittenResultError
     from cuber.training.config import TrainingConfig
-    from cuber.training.evaluation import Score, evaluate
+    from cuber.training.evaluation import evaluate
     from cuber.training.learning import learn
     from cuber.training.randomness import check_seed, derive, seeded
     from cuber.training.theory_recorder import TheoryRecorder
@@ -20,7 +20,6 @@ __all__ = [
     "ProgressEvent",
     "Result",
     "RunDirectory",
-    "Score",
     "Stopped",
     "TheoryRecorder",
     "TrainingConfig",
@@ -39,7 +38,7 @@ _MODULES = {
     "cuber.runs.result": ("Epoch", "Result", "UnwrittenResultError"),
     "cuber.training.trainer": ("Progress", "ProgressEvent"),
     "cuber.training.config": ("TrainingConfig",),
-    "cuber.training.evaluation": ("Score", "evaluate"),
+    "cuber.training.evaluation": ("evaluate",),
     "cuber.training.learning": ("learn",),
     "cuber.training.randomness": ("check_seed", "derive", "seeded"),
     "cuber.training.theory_recorder": ("TheoryRecorder",),
@@ -51,7 +50,3 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'cuber.training' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

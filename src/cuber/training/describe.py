@@ -81,14 +81,9 @@ def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> C
     decisive["contents"] = contents(stream)
     if taken := sorted(about.keys() & decisive.keys()):
         raise CuberError(f"about: the name '{taken[0]}' is reserved: choose another")
+    run = {name: getattr(result, name) for name in ("benchmark", "method", "seed")}
     return {
-        "experiment": {
-            "benchmark": result.benchmark,
-            "method": result.method,
-            "seed": result.seed,
-            **about,
-            **decisive,
-        },
+        "experiment": {**run, **about, **decisive},
         "training": result.training,
         "settings": result.settings,
         "stream": {"tasks": result.tasks, "notes": result.notes},

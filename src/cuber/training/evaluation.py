@@ -1,12 +1,12 @@
-"""Accuracy and loss on a split, and the mean training loss of an epoch."""
+"""Accuracy and loss on a split."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cuber.core.batches import device_of
 from cuber.core.learner import LossFunction
@@ -54,42 +54,3 @@ def evaluate(
             if loss_fn is not None:
                 loss += loss_fn(output, y) * len(y)
     return Score(len(split), int(correct), float(loss) if loss_fn is not None else math.nan)
-
-
-class RunningLoss:
-    """Mean loss of an epoch; losses are collected first, because reading one synchronizes the device."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        """Number of losses read so far."""
-        self.total = 0.0
-        self.samples = 0
-        self.not_finite: tuple[int, float] | None = None
-        """The first step (from 1) whose loss was NaN or infinite, and that loss."""
-        self._unread: list[tuple[Tensor, int]] = []
-
-    def add(self, loss: Tensor, samples: int) -> None:
-        """Add the mean loss of one batch."""
-        self._unread.append((loss.detach(), samples))
-
-    def mean(self) -> float:
-        """Return the mean loss per sample so far."""
-        values = torch.stack([loss for loss, _ in self._unread]).double().tolist() if self._unread else []
-        # Summed one by one, so that the bits do not depend on how often the mean is read.
-        for value, (_, samples) in zip(values, self._unread, strict=True):
-            self.steps += 1
-            self.total += value * samples
-            self.samples += samples
-            if self.not_finite is None and not math.isfinite(value):
-                self.not_finite = self.steps, value
-        self._unread = []
-        return self.total / max(self.samples, 1)
-
-    def state(self) -> dict[str, Any]:
-        """Return what ``load`` needs."""
-        self.mean()
-        return {name: getattr(self, name) for name in ("steps", "total", "samples", "not_finite")}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
-        vars(self).update(state)

@@ -28,7 +28,7 @@ from cuber.streams import FixedLoader, ShuffledLoader, Split, Stream
 from cuber.training.config import TrainingConfig
 from cuber.training.describe import configuration, empty_result, pool_of, regimes_of
 from cuber.training.early_stopping import EarlyStopping
-from cuber.training.evaluation import RunningLoss, Score, evaluate
+from cuber.training.evaluation import Score, evaluate
 from cuber.training.forward import autocast, compiling
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
 from cuber.training.task_runs import TaskRun, task_runs
@@ -40,7 +40,7 @@ OptimizerFactory = Callable[[list[nn.Parameter], float], Optimizer]
 """Makes an optimizer from parameters and a learning rate, as ``torch.optim.SGD`` does."""
 
 REPORT_STEPS = 100
-"""Steps between two reports of progress, which also check that losses are finite, or two checkpoints."""
+"""Steps between two reports of progress, or two checkpoints."""
 SMALLEST_SAMPLE_BATCH = 64
 """Smallest batch size of the loader that ``begin_task`` and ``end_task`` get."""
 ORDERS = 5
@@ -160,7 +160,7 @@ class Trainer:
         self._order = order.get_state()  # when the current epoch began
         self.history: list[Epoch] = []
         self.step = 0  # steps made in the current epoch
-        self._loss = RunningLoss()
+        self._loss, self._samples = 0.0, 0  # sums over the samples of the current epoch
         self._began, self._epoch_began = time.perf_counter(), 0.0
 
     def prepare(self, state: dict[str, Any] | None = None) -> None:
@@ -183,11 +183,10 @@ class Trainer:
         try:
             self.learner.end_epoch()
         except CuberError as error:  # of the last step, which no later loss has shown
-            raise CuberError(f"{self._place(self.step)}: {error}") from error
+            raise CuberError(f"{self._place}: {error}") from error
         scores = [self._score(task, split, self.loss_fn) for task, split in self.task_run.probes.items()]
         score = Score(*map(sum, zip(*scores, strict=True)))
-        if not math.isfinite(score.loss):
-            raise self._diverged(self.step, score.loss)
+        self._check_finite(score.loss)
         epoch = Epoch(loss, lr, self._seconds - self._epoch_began)
         if self.task_run.validated:
             epoch.validation_loss, epoch.validation_accuracy = score.loss, score.accuracy
@@ -197,7 +196,8 @@ class Trainer:
         self._epoch_began = self._seconds
         if self._stopping is not None:
             self._stopping.observe(len(self.history) - 1, score.loss)
-        self.step, self._loss, self._order = 0, RunningLoss(), self.loader.generator.get_state()
+        self.step, self._loss, self._samples = 0, 0.0, 0
+        self._order = self.loader.generator.get_state()
         self._report(loss)
         self._pause(len(self.history))
 
@@ -205,25 +205,22 @@ class Trainer:
         """Make the remaining steps of an epoch; return its mean loss."""
         steps = len(self.loader)
         for batch in self.loader.batches(self.step):
+            self.step += 1
             self.optimizer.zero_grad()
             with self._compiled():
                 with self._autocast():
                     loss = self.learner.loss(batch)
                 loss.backward()
+            value, samples = loss.item(), batches.size(batch)
+            self._check_finite(value)
             self.optimizer.step()
-            self._loss.add(loss, batches.size(batch))
-            self.step += 1
+            self._loss += value * samples
+            self._samples += samples
             if self.step % REPORT_STEPS == 0:
-                self._report(self._mean_loss(), self.step / steps)
+                self._report(self._loss / self._samples, self.step / steps)
             if self.step < steps:
                 self._pause()
-        return self._mean_loss()
-
-    def _mean_loss(self) -> float:
-        mean = self._loss.mean()
-        if self._loss.not_finite is not None:
-            raise self._diverged(*self._loss.not_finite)
-        return mean
+        return self._loss / self._samples
 
     @property
     def _over(self) -> bool:
@@ -300,7 +297,7 @@ class Trainer:
         return {
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
             "step": self.step,
-            "loss": self._loss.state(),
+            "loss": {"steps": self.step, "total": self._loss, "samples": self._samples, "not_finite": None},
             "order": self._order,
             "optimizer": self.optimizer.state_dict(),
             "stopping": self._stopping.state() if self._stopping is not None else None,
@@ -322,7 +319,7 @@ class Trainer:
     def _load_loop(self, state: dict[str, Any]) -> None:
         self.history = [Epoch(**epoch) for epoch in state["history"]]
         self.step = state["step"]
-        self._loss.load(state["loss"])
+        self._loss, self._samples = state["loss"]["total"], state["loss"]["samples"]
         self._order = state["order"]
         self.loader.generator.set_state(self._order)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -386,9 +383,11 @@ class Trainer:
             )
         )
 
-    def _diverged(self, step: int, value: float) -> CuberError:
-        advice = f"lower the learning rate ({self.config.lr:g}) or check the inputs"
-        return CuberError(f"{self._place(step)}: the loss is {value}; {advice}")
+    def _check_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            advice = f"lower the learning rate ({self.config.lr:g}) or check the inputs"
+            raise CuberError(f"{self._place}: the loss is {loss}; {advice}")
 
-    def _place(self, step: int) -> str:
-        return f"{self.task_run.place}, epoch {len(self.history) + 1}, step {step}"
+    @property
+    def _place(self) -> str:
+        return f"{self.task_run.place}, epoch {len(self.history) + 1}, step {self.step}"
