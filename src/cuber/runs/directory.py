@@ -1,4 +1,4 @@
-"""A run directory: configuration, logs, checkpoints, and the result."""
+"""A run directory: configuration, logs, checkpoints, and the result; and stopping a run so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import tomli_w
@@ -235,3 +238,31 @@ def remove(directory: Path, names: Sequence[str]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+class Stopped(KeyboardInterrupt):
+    """A run was stopped by a signal, after a checkpoint was written."""
+
+    def __init__(self, number: int, place: str) -> None:
+        super().__init__(f"stopped {place}; the same command or call resumes it")
+        self.signal = number
+
+
+@contextlib.contextmanager
+def recorded_signals() -> Iterator[list[int]]:
+    """Record SIGINT and SIGTERM in a list instead of obeying them; a second Ctrl-C interrupts at once."""
+    received: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()  # others cannot set handlers
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    handlers = {number: signal.signal(number, receive) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

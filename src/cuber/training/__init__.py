@@ -4,8 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cuber.runs.directory import RunDirectory
-    from cuber.runs.interrupts import Stopped
+    from cuber.runs.directory import RunDirectory, Stopped
     from cuber.runs.result import Epoch, Result, UnwrittenResultError
     from cuber.training.config import TrainingConfig
     from cuber.training.evaluation import evaluate
@@ -33,8 +32,7 @@ __all__ = [
 
 # Imported on first use: cuber.training.config must not import torch, and only TheoryRecorder needs cuber.theory.
 _MODULES = {
-    "cuber.runs.directory": ("RunDirectory",),
-    "cuber.runs.interrupts": ("Stopped",),
+    "cuber.runs.directory": ("RunDirectory", "Stopped"),
     "cuber.runs.result": ("Epoch", "Result", "UnwrittenResultError"),
     "cuber.training.trainer": ("Progress", "ProgressEvent"),
     "cuber.training.config": ("TrainingConfig",),

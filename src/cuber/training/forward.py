@@ -19,9 +19,6 @@ from cuber.core.learner import Method
 from cuber.errors import CuberError
 from cuber.networks.heads import heads_of
 
-DTYPES = {"float32": None, "bf16": torch.bfloat16}
-"""Precision -> dtype of autocast; None: no autocast."""
-
 PROBE = """
 import sys
 sys.path.append(sys.argv[1])
@@ -66,10 +63,9 @@ def probe_failure(dtype: torch.dtype, probe: str) -> str | None:
 
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise a CuberError unless the precision works on this machine; only CPUs are tested."""
-    dtype = DTYPES[precision]
-    if dtype is None or device.type != "cpu":
+    if precision == "float32" or device.type != "cpu":
         return
-    failure = probe_failure(dtype, PROBE)
+    failure = probe_failure(torch.bfloat16, PROBE)
     if failure is not None:
         raise CuberError(
             f"precision '{precision}' does not work on this machine ({failure}): use float32, or try again with the "
@@ -79,11 +75,10 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return a context manager in which forward passes are computed in a precision; weights keep their dtype."""
-    dtype = DTYPES[precision]
-    if dtype is None:
+    if precision == "float32":
         return nullcontext()
     try:
-        return torch.autocast(device.type, dtype)
+        return torch.autocast(device.type, torch.bfloat16)
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[0]
         raise CuberError(f"precision '{precision}' cannot work on {device}: {reason}") from error

@@ -16,12 +16,10 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from cuber.core import batches
-from cuber.core.batches import Batch
 from cuber.core.learner import LossFunction, Method
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import normalized_by_batch
-from cuber.runs.directory import RunDirectory
-from cuber.runs.interrupts import Stopped, recorded_signals
+from cuber.runs.directory import RunDirectory, Stopped, recorded_signals
 from cuber.runs.lock import RefusedError
 from cuber.runs.result import Epoch, Result
 from cuber.streams import FixedLoader, ShuffledLoader, Split, Stream
@@ -131,7 +129,7 @@ class Trainer:
                 learner.begin_task(self.samples, self.loss_fn, steps=len(self.loader))
             if self.observer is not None:
                 with self._seeded("observe", number):
-                    self.observer.began(self._sample())
+                    self.observer.began(learner.sample)
         with self._seeded("train", number):
             self.prepare(state)
             while not self._over:
@@ -288,7 +286,7 @@ class Trainer:
                 {
                     "result": self.result.plain(),
                     "model": self.learner.model.state_dict(),
-                    "learner": {**self.learner.state_dict(), "sample": []},
+                    "learner": {**self.learner.state_dict(), "sample": []},  # samples are taken again
                     "trainer": self._loop_state() if self.learner.task is not None else None,
                 }
             )
@@ -310,8 +308,10 @@ class Trainer:
         """Restore a checkpoint, but for the loop; return the state of the loop if it was saved within a task."""
         self._set_result(Result.from_dict(state["result"]))
         if state["trainer"] is not None:
-            self.set_up(self.task_runs[len(self.result.history)])
-            state["learner"]["sample"] = self._sample()
+            task_run = self.task_runs[len(self.result.history)]
+            self.set_up(task_run)
+            with self._seeded("begin", task_run.number):
+                state["learner"]["sample"] = self.learner.take(self.samples)  # as begin_task did
         self.learner.load_state_dict(state["learner"])
         self.learner.model.load_state_dict(state["model"])
         return state["trainer"]
@@ -337,11 +337,6 @@ class Trainer:
             return
         if last is not None:
             self._load(last)
-
-    def _sample(self) -> list[Batch]:
-        """Return the samples that the learner saw in ``begin_task``; checkpoints do not store them."""
-        with self._seeded("begin", self.task_run.number):
-            return self.learner.take(self.samples)
 
     def _set_result(self, result: Result) -> None:
         self.result = result
