@@ -87,12 +87,8 @@ def learn(
     if config.compile:
         check_can_compile(method)
     if config.patience is not None and all(task.validation is None for task in stream):
-        warnings.warn(
-            f"no task of '{stream.name}' has a validation split, so patience={config.patience} has no effect; "
-            "stream.split(0.1) makes one",
-            CuberWarning,
-            stacklevel=2,
-        )
+        message = f"no task of '{stream.name}' has a validation split, so patience={config.patience} has no effect"
+        warnings.warn(f"{message}; stream.split(0.1) makes one", CuberWarning, stacklevel=2)
     was_training = method.model.training
     try:
         with seeded(derive(seed, "learn"), method.device):
