@@ -26,7 +26,7 @@ from cuber.runs.checkpoint import Checkpoints
 from cuber.runs.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
 from cuber.runs.files import write_atomically
 from cuber.runs.lock import LOCK, RefusedError, acquire
-from cuber.runs.result import FILE_NAME, Result
+from cuber.runs.result import FILE_NAME, Result, UnwrittenResultError
 
 LOG, METRICS, ERROR = "log.jsonl", "metrics.csv", "error.json"
 CHECKPOINT, OUTPUT, REPLACED = "checkpoint", "output.txt", "replaced"
@@ -141,7 +141,10 @@ class RunDirectory:
 
     def finish(self, result: Result) -> None:
         """Write the result."""
-        result.save(self.path)
+        try:
+            result.save(self.path)
+        except CuberError as error:
+            raise UnwrittenResultError(str(error), result) from error
         self.event("finished", {"acc": result.acc, "bwt": result.bwt})
 
     def event(self, name: str, values: dict[str, Any]) -> None:

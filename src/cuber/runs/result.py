@@ -134,13 +134,13 @@ class Result:
         return result
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Write ``directory/result.json`` atomically; raise an UnwrittenResultError if that is not possible."""
+        """Write ``directory/result.json`` atomically."""
         path = Path(directory) / FILE_NAME
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
         except OSError as error:
-            raise UnwrittenResultError(f"cannot write {path}: {error.strerror or error}", self) from error
+            raise CuberError(f"cannot write {path}: {error.strerror or error}") from error
         return path
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ class Result:
 
 
 class UnwrittenResultError(CuberError):
-    """A ``result`` could not be written."""
+    """A run has finished, but its ``result`` could not be written."""
 
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message)
