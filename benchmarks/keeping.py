@@ -15,7 +15,7 @@ from typing import Any
 
 from cuber.experiments import Experiment, run
 from cuber.runs.directory import RunDirectory
-from cuber.training.learning import StreamRun
+from cuber.training.trainer import Trainer
 
 
 class Stopwatch:
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
     all_of_it, saving = Stopwatch(), Stopwatch()
-    for owner, name in ((StreamRun, "_pause"), (StreamRun, "_save"), (RunDirectory, "open"), (RunDirectory, "finish")):
+    for owner, name in ((Trainer, "_pause"), (Trainer, "_save"), (RunDirectory, "open"), (RunDirectory, "finish")):
         all_of_it.around(owner, name)
     saving.around(RunDirectory, "save")
     with tempfile.TemporaryDirectory() as directory:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cuber import CUBER, GPM, TRGP, FineTune, MultiHead
+from cuber import CUBER, GPM, TRGP, FineTune, MultiHead, Stream, Task
 from cuber.core.learner import Method
 from cuber.core.pooled import PooledMethod
 from cuber.networks import MLP, AlexNet5, ReducedResNet18
@@ -23,7 +23,7 @@ from cuber.streams.splits import TensorSplit
 from cuber.subspace import LayerMemory, Pool, PrunedGradient
 from cuber.training.config import TrainingConfig
 from cuber.training.task_runs import TaskRun
-from cuber.training.trainer import OptimizerFactory, Trainer, TrainingSetup
+from cuber.training.trainer import OptimizerFactory, Trainer
 
 LEARNING_RATE = 1e-3
 OWNED = 0.95
@@ -95,18 +95,21 @@ class Subject:
     def steps_of(self, learner: Method, make: OptimizerFactory) -> Callable[[], None]:
         trainer = self.trainer(learner, make)
         trainer.learner.begin_task(trainer.samples, functional.cross_entropy, steps=len(trainer.loader))
-        trainer.prepare(None)
+        trainer.prepare()
 
         def work() -> None:
             trainer.step = 0
-            trainer.train_steps(lambda _: None)
+            trainer.train_steps()
 
         return work
 
     def trainer(self, learner: Method, make: OptimizerFactory) -> Trainer:
-        task_run = TaskRun(self.old_tasks, self.old_tasks + 1, "last", TensorSplit(*self.data()), {}, validated=False)
+        train = TensorSplit(*self.data())
+        stream = Stream("last", [Task("last", train, train, classes=10)])
         training = TrainingConfig(epochs=1, lr=LEARNING_RATE, batch_size=self.batch)
-        return Trainer(learner, task_run, TrainingSetup(training, 0, make, functional.cross_entropy))
+        trainer = Trainer(learner, stream, training, 0, make, functional.cross_entropy)
+        trainer.set_up(TaskRun(self.old_tasks, "last", train, {}, validated=False))
+        return trainer
 
     def _remember(self, learner: PooledMethod) -> None:
         for size, (name, layer) in zip(self.pools, learner.layers.items(), strict=True):

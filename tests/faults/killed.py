@@ -18,7 +18,7 @@ import torch._dynamo
 from torch.nn.modules.module import register_module_forward_hook
 
 import cuber.runs.directory
-import cuber.training.learning
+import cuber.training.trainer
 from cuber.experiments import Experiment, run
 
 PRELOADED = (torch._dynamo, sklearn.datasets)
@@ -31,7 +31,7 @@ CONTEXT.set_forkserver_preload(["tests.faults.killed"])
 def _run(experiment: Experiment, directory: Path, last: int | None, moments: Any) -> None:
     # A checkpoint whenever one may be written, in the middle of an epoch too.
     cuber.runs.directory.SECONDS_BETWEEN = 0.0
-    cuber.training.learning.REPORT_STEPS = 2
+    cuber.training.trainer.REPORT_STEPS = 2
     count = 0
 
     def pass_by(*_: Any) -> None:

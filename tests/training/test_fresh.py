@@ -17,8 +17,8 @@ import cuber
 from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import Logger
 from cuber.runs.checkpoint import Checkpoints
+from cuber.runs.directory import PreviousRun
 from cuber.runs.lock import is_held
-from cuber.runs.previous_run import PreviousRun
 from cuber.streams import ImageSplit, Transform
 from cuber.training import RunDirectory
 from cuber.training.describe import contents as contents_of

@@ -13,9 +13,8 @@ from typing import Any
 from cuber.core.formatting import pluralize
 from cuber.errors import CuberError
 from cuber.runs.config_file import CONFIG, read_config
-from cuber.runs.directory import CHECKPOINT, ERROR, LOG
+from cuber.runs.directory import CHECKPOINT, ERROR, LOG, REPLACED
 from cuber.runs.lock import is_held
-from cuber.runs.previous_run import REPLACED
 from cuber.runs.result import FILE_NAME as RESULT
 from cuber.training import Result
 

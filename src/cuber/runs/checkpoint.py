@@ -76,11 +76,8 @@ class Checkpoints:
             except RefusedError:
                 raise
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                warnings.warn(
-                    f"checkpoint {self._path(number, 'json')} is damaged ({error}): the one before it is used",
-                    CuberWarning,
-                    stacklevel=2,
-                )
+                message = f"checkpoint {self._path(number, 'json')} is damaged ({error})"
+                warnings.warn(f"{message}: the one before it is used", CuberWarning, stacklevel=2)
         if numbers:
             raise CuberError(f"no checkpoint in {self.directory} is valid: start over with --fresh")
         return None

@@ -17,8 +17,6 @@ else:
     import tomli as tomllib
 
 CONFIG = "config.toml"
-MACHINE = "machine"
-"""The table that may differ when a run is resumed."""
 MOST_SHOWN = 6
 """Differences listed in one message."""
 
@@ -58,8 +56,12 @@ def differences(before: Config, now: Config) -> dict[str, str]:
         {f"{table}.{key}": value for table, part in config.items() for key, value in part.items()}
         for config in (before, now)
     )
+
+    def shown(values: Mapping[str, Any], name: str) -> str:
+        return short(values[name]) if name in values else "not there"
+
     return {
-        name: f"{name} was {_shown(old, name)} and is now {_shown(new, name)}"
+        name: f"{name} was {shown(old, name)} and is now {shown(new, name)}"
         for name in {**old, **new}
         if name not in old or name not in new or old[name] != new[name]
     }
@@ -74,6 +76,3 @@ def listed(sentences: list[str]) -> str:
     more = len(sentences) - MOST_SHOWN
     return "; ".join(sentences[:MOST_SHOWN] + ([f"and {more} more"] if more > 0 else []))
 
-
-def _shown(values: Mapping[str, Any], name: str) -> str:
-    return short(values[name]) if name in values else "not there"

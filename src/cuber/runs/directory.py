@@ -1,32 +1,35 @@
-"""A run directory: configuration, logs, checkpoints, and the result."""
+"""A run directory: configuration, logs, checkpoints, and the result; and stopping a run so that it can be resumed."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
+import signal
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType
 from typing import Any
 
 import tomli_w
+from filelock import FileLock
 
 from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import SERVICE_FILES, CsvFile, JsonLines, Logger
 from cuber.runs.checkpoint import Checkpoints
-from cuber.runs.config_file import CONFIG, MACHINE, Config, differences, listed, read_config, ready_for_toml
+from cuber.runs.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
 from cuber.runs.files import write_atomically
-from cuber.runs.lock import Lock, RefusedError
-from cuber.runs.previous_run import REPLACED, PreviousRun, remove
+from cuber.runs.lock import LOCK, RefusedError, acquire
 from cuber.runs.result import FILE_NAME, Result, UnwrittenResultError
 
 LOG, METRICS, ERROR = "log.jsonl", "metrics.csv", "error.json"
-CHECKPOINT, OUTPUT = "checkpoint", "output.txt"
+CHECKPOINT, OUTPUT, REPLACED = "checkpoint", "output.txt", "replaced"
 OWN = (FILE_NAME, CHECKPOINT, LOG, METRICS, ERROR, CONFIG)
 """Files of a run in the order of removal: the configuration identifies a run directory, so it is last."""
 EVERYTHING = (OUTPUT, *SERVICE_FILES, *OWN)
@@ -60,7 +63,7 @@ class RunDirectory:
         self.fresh = fresh
         self.keep_failures = keep_failures
         self.loggers: list[Logger] = [JsonLines(self.path / LOG), CsvFile(self.path / METRICS), *loggers]
-        self._lock = Lock(self.path)
+        self._lock: FileLock | None = None
         self._previous = PreviousRun(self.path, EVERYTHING)
         self._saved = time.monotonic()
         self._opened = False
@@ -70,21 +73,29 @@ class RunDirectory:
         """Whether the directory held the finished run already."""
 
     def __enter__(self) -> RunDirectory:
-        self._acquire()
+        """Lock the directory, unless a finished run is only to be read; clean up after a killed process."""
+        try:
+            if self._is_foreign():
+                raise RefusedError(f"{self.path} holds files that are not those of a run: choose another directory")
+            if self.fresh or not (self.path / FILE_NAME).exists():
+                self._made = [folder for folder in self.path.parents if not folder.exists()]
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock = acquire(self.path)
+                self._previous.settle(keep_new=self._has_progress())
+        except OSError as error:
+            raise CuberError(f"cannot write to {self.path}: {error.strerror or error}") from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if self._opened:
                 self._close_loggers(error)
         finally:
-            if self._lock.held:
-                self._release(failed=self._opened and isinstance(error, Exception))
+            if self._lock is not None:
+                self._release(self._lock, failed=self._opened and isinstance(error, Exception))
 
     def open(self, config: Config) -> tuple[Result | None, dict[str, Any] | None]:
-        """Begin or resume the run with this configuration.
+        """Begin or resume the run with this configuration, within the context.
 
         Returns:
             The result if the run is finished, and the state to resume from if it has a checkpoint.
@@ -94,13 +105,12 @@ class RunDirectory:
         """
         ready = ready_for_toml(config)
         state = None
-        self._acquire()
-        if any((self.path / name).exists() for name in (CONFIG, CHECKPOINT, FILE_NAME)):
+        if self._lock is None or any((self.path / name).exists() for name in (CONFIG, CHECKPOINT, FILE_NAME)):
             if self.fresh:
                 self._previous.set_aside()
             else:
                 self._compare(ready)
-                if (self.path / FILE_NAME).exists():
+                if self._lock is None or (self.path / FILE_NAME).exists():
                     self.was_finished = True
                     return Result.load(self.path), None
                 state = self.checkpoints.load()
@@ -125,11 +135,8 @@ class RunDirectory:
             self.checkpoints.save({**state, "loggers": [logger.position() for logger in self.loggers]})
             self._previous.settle(keep_new=True)
         except OSError as error:
-            warnings.warn(
-                f"cannot write a checkpoint to {self.path} ({error.strerror or error}): training continues without it",
-                CuberWarning,
-                stacklevel=2,
-            )
+            message = f"cannot write a checkpoint to {self.path} ({error.strerror or error})"
+            warnings.warn(f"{message}: training continues without it", CuberWarning, stacklevel=2)
         self._saved = time.monotonic()
 
     def finish(self, result: Result) -> None:
@@ -145,22 +152,6 @@ class RunDirectory:
         for logger in self.loggers:
             logger.event(name, values)
 
-    def _acquire(self) -> None:
-        """Lock the directory, unless a finished run is only to be read; clean up after a killed process."""
-        if self._lock.held:
-            return
-        try:
-            if self._is_foreign():
-                raise RefusedError(f"{self.path} holds files that are not those of a run: choose another directory")
-            if not self.fresh and (self.path / FILE_NAME).exists():
-                return
-            self._made = [folder for folder in self.path.parents if not folder.exists()]
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-            self._previous.settle(keep_new=self._has_progress())
-        except OSError as error:
-            raise CuberError(f"cannot write to {self.path}: {error.strerror or error}") from error
-
     def _is_foreign(self) -> bool:
         """Return whether the directory holds files, but no run."""
         if not self.path.is_dir() or (self.path / CONFIG).exists():
@@ -173,20 +164,18 @@ class RunDirectory:
         return self.checkpoints.any() or (self.path / FILE_NAME).exists()
 
     def _compare(self, config: dict[str, dict[str, Any]]) -> None:
+        """Refuse another configuration; warn of another machine."""
         changed = differences(read_config(self.path), config)
-        decisive = [sentence for name, sentence in changed.items() if not name.startswith(f"{MACHINE}.")]
+        decisive = [sentence for name, sentence in changed.items() if not name.startswith("machine.")]
         if decisive:
             raise RefusedError(
                 f"{self.path} holds a run with another configuration: {listed(decisive)}; "
                 "choose another directory, or start over with --fresh"
             )
         if changed and not (self.path / FILE_NAME).exists():
-            warnings.warn(
-                f"resuming {self.path} on another machine or version ({listed(list(changed.values()))}): "
-                "the result may differ in its last bits",
-                CuberWarning,
-                stacklevel=3,
-            )
+            machines = listed(list(changed.values()))
+            message = f"resuming {self.path} on another machine or version ({machines})"
+            warnings.warn(f"{message}: the result may differ in its last bits", CuberWarning, stacklevel=3)
 
     def _close_loggers(self, error: BaseException | None) -> None:
         """Log why the run ended, and write ``error.json`` if it failed."""
@@ -194,19 +183,89 @@ class RunDirectory:
             self.event("stopped", {"message": str(error)})
         elif isinstance(error, Exception):
             message = str(error) or type(error).__name__
-            self.event("failed", {"message": str(error)})
+            self.event("failed", {"message": message})
             details = {"message": message, "traceback": "".join(traceback.format_exception(error))}
             write_atomically(self.path / ERROR, json.dumps(details, indent=1))
         for logger in self.loggers:
             logger.close()
 
-    def _release(self, *, failed: bool) -> None:
+    def _release(self, lock: FileLock, *, failed: bool) -> None:
         """Unlock the directory; remove the files of a run that failed before its first checkpoint."""
         self._previous.settle(keep_new=self._has_progress())
         discard = failed and not self.keep_failures and not self._has_progress()
         if discard:
-            remove(self.path, OWN)
-        self._lock.release(remove=discard)
+            remove(self.path, (*OWN, LOCK))  # the lock's file only while it is held
+        lock.release()
+        self._lock = None
         for folder in (self.path, *self._made) if discard else ():
             with contextlib.suppress(OSError):
                 folder.rmdir()
+
+
+class PreviousRun:
+    """The run that ``--fresh`` replaces: files of a directory, moved to its folder ``replaced`` and back."""
+
+    def __init__(self, directory: Path, names: Sequence[str]) -> None:
+        self._directory = directory
+        self._names = names
+        self._kept = directory / REPLACED
+        self._moving = directory / f".{REPLACED}"
+        """Exists only while files are moved: if it is found, a process was killed meanwhile."""
+
+    def set_aside(self) -> None:
+        """Move the files to the folder."""
+        self._moving.mkdir()
+        for name in self._names:
+            if (self._directory / name).exists():
+                (self._directory / name).rename(self._moving / name)
+        self._moving.rename(self._kept)
+
+    def settle(self, *, keep_new: bool) -> None:
+        """Delete the previous run, or restore it in place of the new one; do nothing if there is none."""
+        if self._kept.exists() and keep_new:
+            shutil.rmtree(self._kept, ignore_errors=True)
+        elif self._kept.exists():
+            remove(self._directory, self._names)
+            self._kept.rename(self._moving)
+        if self._moving.exists():
+            for path in self._moving.iterdir():
+                path.rename(self._directory / path.name)
+            self._moving.rmdir()
+
+
+def remove(directory: Path, names: Sequence[str]) -> None:
+    """Remove files and folders, in this order."""
+    for name in names:
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class Stopped(KeyboardInterrupt):
+    """A run was stopped by a signal, after a checkpoint was written."""
+
+    def __init__(self, number: int, place: str) -> None:
+        super().__init__(f"stopped {place}; the same command or call resumes it")
+        self.signal = number
+
+
+@contextlib.contextmanager
+def recorded_signals() -> Iterator[list[int]]:
+    """Record SIGINT and SIGTERM in a list instead of obeying them; a second Ctrl-C interrupts at once."""
+    received: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()  # others cannot set handlers
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    handlers = {number: signal.signal(number, receive) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

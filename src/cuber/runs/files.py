@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,15 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         path.write_bytes(data)
         return
     path = path.resolve()
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        mask = os.umask(0)  # mkstemp ignores the mask, which can only be read by setting it
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     with contextlib.suppress(OSError):  # the name must survive a power cut too, where the system supports it
         descriptor = os.open(path.parent, os.O_RDONLY)

@@ -18,36 +18,20 @@ class RefusedError(CuberError):
     """A directory is in use or holds something else; nothing was written."""
 
 
-class Lock:
-    """The lock of a directory, free again when its process ends."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path = directory / LOCK
-        self._lock = FileLock(self._path)
-
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._lock.is_locked
-
-    def acquire(self) -> None:
-        """Take the lock; raise a RefusedError if another process has it."""
-        try:
-            with open(self._path, "ab") as file:
-                self._lock.acquire(timeout=TIMEOUT, poll_interval=TIMEOUT / 10)
-                if not os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):
-                    # The last holder has removed this file, and another process may hold the new one.
-                    self._lock.release()
-                    raise Timeout(str(self._path))
-        except Timeout:
-            raise RefusedError(f"another process is using {self._directory}: wait for it, or choose another") from None
-
-    def release(self, *, remove: bool = False) -> None:
-        """Release the lock; its file can be removed only while it is held."""
-        if remove:
-            self._path.unlink(missing_ok=True)
-        self._lock.release()
+def acquire(directory: Path) -> FileLock:
+    """Return the lock of a directory, held until it is released or the process ends; refuse one that is in use."""
+    path = directory / LOCK
+    lock = FileLock(path)
+    try:
+        with open(path, "ab") as file:
+            lock.acquire(timeout=TIMEOUT, poll_interval=TIMEOUT / 10)
+            if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                # The last holder has removed this file, and another process may hold the new one.
+                lock.release()
+                raise Timeout(str(path))
+    except Timeout:
+        raise RefusedError(f"another process is using {directory}: wait for it, or choose another") from None
+    return lock
 
 
 def is_held(directory: Path) -> bool | None:

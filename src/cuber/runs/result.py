@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from cuber import metrics
 from cuber.core.formatting import pluralize, format_number
+from cuber.core.settings import is_number
 from cuber.errors import CuberError
 from cuber.runs.files import plain, write_atomically
 
@@ -99,8 +99,8 @@ class Result:
             "acc_bare": None if bare is None else metrics.average_accuracy(bare),
             "bwt_bare": None if bare is None else metrics.backward_transfer(bare),
         }
-        first = ["benchmark", "method", "seed", "acc", "bwt", "forgetting", "accuracy"]
-        return {name: values[name] for name in [*first, *(name for name in values if name not in first)]}
+        first = ("benchmark", "method", "seed", "acc", "bwt", "forgetting", "accuracy")
+        return {name: values[name] for name in first} | values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Result:
@@ -206,7 +206,7 @@ def first_invalid(result: Result) -> str | None:
 
 def _fits(value: Any, shape: Any) -> bool:
     if shape is NUMBER:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return is_number(value)
     if isinstance(shape, list):
         return isinstance(value, list) and all(_fits(entry, shape[0]) for entry in value)
     if isinstance(shape, dict):

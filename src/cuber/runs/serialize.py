@@ -48,10 +48,9 @@ def flatten(tree: Any) -> tuple[Any, dict[str, Tensor]]:
             # Torch lacks most unsigned integers; those of numpy's generators fit into int64.
             dtype = np.int64 if value.dtype.kind == "u" else value.dtype.type
             return {f"{MARK}array": [str(value.dtype), name_of(torch.from_numpy(value.astype(dtype)))]}
-        if isinstance(value, list):
-            return [plain(part, f"{place}[{i}]") for i, part in enumerate(value)]
-        if isinstance(value, tuple):
-            return {f"{MARK}tuple": [plain(part, f"{place}[{i}]") for i, part in enumerate(value)]}
+        if isinstance(value, list | tuple):
+            parts = [plain(part, f"{place}[{i}]") for i, part in enumerate(value)]
+            return parts if isinstance(value, list) else {f"{MARK}tuple": parts}
         if isinstance(value, dict):
             if all(isinstance(key, str) and not key.startswith(MARK) for key in value):
                 return {key: plain(part, f"{place}.{key}") for key, part in value.items()}

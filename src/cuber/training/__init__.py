@@ -4,24 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cuber.runs.directory import RunDirectory
-    from cuber.runs.interrupts import Stopped
+    from cuber.runs.directory import RunDirectory, Stopped
     from cuber.runs.result import Epoch, Result, UnwrittenResultError
     from cuber.training.config import TrainingConfig
-    from cuber.training.evaluation import Score, evaluate
+    from cuber.training.evaluation import evaluate
     from cuber.training.learning import learn
     from cuber.training.randomness import check_seed, derive, seeded
     from cuber.training.theory_recorder import TheoryRecorder
-    from cuber.training.trainer import Observer, Progress, ProgressEvent
+    from cuber.training.trainer import Progress, ProgressEvent
 
 __all__ = [
     "Epoch",
-    "Observer",
     "Progress",
     "ProgressEvent",
     "Result",
     "RunDirectory",
-    "Score",
     "Stopped",
     "TheoryRecorder",
     "TrainingConfig",
@@ -35,12 +32,11 @@ __all__ = [
 
 # Imported on first use: cuber.training.config must not import torch, and only TheoryRecorder needs cuber.theory.
 _MODULES = {
-    "cuber.runs.directory": ("RunDirectory",),
-    "cuber.runs.interrupts": ("Stopped",),
+    "cuber.runs.directory": ("RunDirectory", "Stopped"),
     "cuber.runs.result": ("Epoch", "Result", "UnwrittenResultError"),
-    "cuber.training.trainer": ("Observer", "Progress", "ProgressEvent"),
+    "cuber.training.trainer": ("Progress", "ProgressEvent"),
     "cuber.training.config": ("TrainingConfig",),
-    "cuber.training.evaluation": ("Score", "evaluate"),
+    "cuber.training.evaluation": ("evaluate",),
     "cuber.training.learning": ("learn",),
     "cuber.training.randomness": ("check_seed", "derive", "seeded"),
     "cuber.training.theory_recorder": ("TheoryRecorder",),
@@ -52,7 +48,3 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'cuber.training' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn, optim
@@ -25,20 +25,22 @@ from cuber.runs.config_file import Config
 from cuber.runs.result import Result
 from cuber.streams import Stream
 from cuber.streams.splits import DatasetSplit
-from cuber.training.trainer import OptimizerFactory, TrainingSetup
 from cuber.version import __version__
 
-PLAIN = (bool, int, float, str, tuple, type(None))
+if TYPE_CHECKING:
+    from cuber.training.trainer import OptimizerFactory, Trainer
+
 HASHED_NUMBERS = 2**19
 """Inputs of each split that go into the digest of the data: two megabytes."""
 
 
-def empty_result(learner: Method, stream: Stream, setup: TrainingSetup) -> Result:
+def empty_result(trainer: Trainer) -> Result:
     """Return a result with all that is known before the first task."""
+    learner, stream, config = trainer.learner, trainer.stream, trainer.config
     return Result(
         benchmark=stream.name,
         method=type(learner).__name__.lower(),
-        seed=setup.seed,
+        seed=trainer.seed,
         tasks=[
             {
                 "name": task.name,
@@ -51,9 +53,9 @@ def empty_result(learner: Method, stream: Stream, setup: TrainingSetup) -> Resul
         ],
         settings={name: getattr(learner, name) for name in settings_of(learner)},
         training={
-            **dataclasses.asdict(setup.config),
-            "optimizer": optimizer_made(setup.make_optimizer, learner.parameters(), setup.config.lr),
-            "loss": qualified_name(setup.loss_fn),
+            **dataclasses.asdict(config),
+            "optimizer": optimizer_made(trainer.make_optimizer, learner.parameters(), config.lr),
+            "loss": qualified_name(trainer.loss_fn),
         },
         accuracy_bare=[] if stream.shared_head and not heads_of(learner.model) else None,
         machine={
@@ -79,14 +81,9 @@ def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> C
     decisive["contents"] = contents(stream)
     if taken := sorted(about.keys() & decisive.keys()):
         raise CuberError(f"about: the name '{taken[0]}' is reserved: choose another")
+    run = {name: getattr(result, name) for name in ("benchmark", "method", "seed")}
     return {
-        "experiment": {
-            "benchmark": result.benchmark,
-            "method": result.method,
-            "seed": result.seed,
-            **about,
-            **decisive,
-        },
+        "experiment": {**run, **about, **decisive},
         "training": result.training,
         "settings": result.settings,
         "stream": {"tasks": result.tasks, "notes": result.notes},
@@ -99,13 +96,8 @@ def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
     return [
         {
             layer: {
-                old: {
-                    "regime": regime.number,
-                    "ratio": regime.ratio,
-                    "cosine": regime.cosine,
-                    "demoted_at": regime.demoted_at,
-                }
-                for old, regime in by_task.items()
+                old: {"regime": r.number, "ratio": r.ratio, "cosine": r.cosine, "demoted_at": r.demoted_at}
+                for old, r in by_task.items()
             }
             for layer, by_task in by_layer.items()
         }
@@ -130,7 +122,7 @@ def qualified_name(function: Any) -> str:
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"
     own = {name: value for name, value in vars(function).items() if name[0] != "_" and name != "training"}
-    plain = {name: value for name, value in own.items() if isinstance(value, PLAIN)}
+    plain = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str | tuple | None)}
     return qualified_name(type(function)) + _arguments(plain)
 
 

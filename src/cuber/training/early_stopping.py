@@ -19,12 +19,11 @@ class EarlyStopping:
 
     def __init__(self, learner: Method, optimizer: Optimizer, training: TrainingConfig, patience: int) -> None:
         self.optimizer = optimizer
-        self.patience = patience
-        self.factor, self.floor = training.factor, training.floor
+        self.training = training
+        self.patience = self.epochs_left = patience
         self.lr = training.lr
         self.best_loss = math.inf
         self.best_epoch: int | None = None
-        self.epochs_left = patience
         self._best = learner.snapshot()
 
     def observe(self, epoch: int, loss: float) -> bool:
@@ -36,7 +35,7 @@ class EarlyStopping:
         self.epochs_left -= 1
         if self.epochs_left == 0:
             before = self.lr
-            self.lr, self.epochs_left = before / self.factor, self.patience
+            self.lr, self.epochs_left = before / self.training.factor, self.patience
             for group in self.optimizer.param_groups:
                 group["lr"] *= self.lr / before
         return False
@@ -44,12 +43,13 @@ class EarlyStopping:
     @property
     def stopped(self) -> bool:
         """Whether the learning rate is below the floor."""
-        return self.lr < self.floor
+        return self.lr < self.training.floor
 
-    def restore_best(self) -> None:
-        """Restore the weights of the best epoch; without one, keep those of the last epoch."""
-        if self.best_epoch is not None:
-            self._best.restore()
+    def restore_best(self) -> int:
+        """Restore the weights of the best epoch; return its number."""
+        assert self.best_epoch is not None, "the first finite loss is the best"
+        self._best.restore()
+        return self.best_epoch
 
     def state(self) -> dict[str, Any]:
         """Return what ``load`` needs."""

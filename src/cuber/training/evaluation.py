@@ -1,12 +1,12 @@
-"""Accuracy and loss on a split, and the mean training loss of an epoch."""
+"""Accuracy and loss on a split."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cuber.core.batches import device_of
 from cuber.core.learner import LossFunction
@@ -54,45 +54,3 @@ def evaluate(
             if loss_fn is not None:
                 loss += loss_fn(output, y) * len(y)
     return Score(len(split), int(correct), float(loss) if loss_fn is not None else math.nan)
-
-
-class RunningLoss:
-    """Mean loss of an epoch; losses are collected in batches, because reading one synchronizes the device."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        """Number of losses read so far."""
-        self.not_finite: tuple[int, float] | None = None
-        """The first step (from 1) whose loss was NaN or infinite, and that loss."""
-        self._pending: list[tuple[Tensor, int]] = []
-        self._total = 0.0
-        self._samples = 0
-
-    def add(self, loss: Tensor, samples: int) -> None:
-        """Add the mean loss of one batch."""
-        self._pending.append((loss.detach(), samples))
-
-    def mean(self) -> float:
-        """Return the mean loss per sample so far."""
-        if self._pending:
-            values = torch.stack([loss for loss, _ in self._pending]).double().cpu()
-            if self.not_finite is None and not bool(values.isfinite().all()):
-                position = int((~values.isfinite()).nonzero()[0])
-                self.not_finite = self.steps + position + 1, float(values[position])
-            for value, (_, samples) in zip(values.tolist(), self._pending, strict=True):
-                # Summed one by one, so that the bits do not depend on how often the mean is read.
-                self._total += value * samples
-                self._samples += samples
-            self.steps += len(self._pending)
-            self._pending = []
-        return self._total / max(self._samples, 1)
-
-    def state(self) -> dict[str, Any]:
-        """Return what ``load`` needs."""
-        self.mean()
-        return {"steps": self.steps, "total": self._total, "samples": self._samples, "not_finite": self.not_finite}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
-        self.steps, self._total, self._samples = state["steps"], state["total"], state["samples"]
-        self.not_finite, self._pending = state["not_finite"], []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -18,9 +18,6 @@ from torch import nn
 from cuber.core.learner import Method
 from cuber.errors import CuberError
 from cuber.networks.heads import heads_of
-
-DTYPES = {"float32": None, "bf16": torch.bfloat16}
-"""Precision -> dtype of autocast; None: no autocast."""
 
 PROBE = """
 import sys
@@ -57,7 +54,7 @@ def probe_failure(dtype: torch.dtype, probe: str) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         return f"cannot test it: {error}"
     if child.returncode < 0:
-        return f"a test process was killed by {_signal_name(-child.returncode)}"
+        return f"a test process was killed by {signal.Signals(-child.returncode).name}"
     if child.returncode > 0:
         lines = child.stderr.strip().splitlines() or [f"exit code {child.returncode}"]
         return f"a test process failed: {lines[-1]}"
@@ -66,10 +63,9 @@ def probe_failure(dtype: torch.dtype, probe: str) -> str | None:
 
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise a CuberError unless the precision works on this machine; only CPUs are tested."""
-    dtype = DTYPES[precision]
-    if dtype is None or device.type != "cpu":
+    if precision == "float32" or device.type != "cpu":
         return
-    failure = probe_failure(dtype, PROBE)
+    failure = probe_failure(torch.bfloat16, PROBE)
     if failure is not None:
         raise CuberError(
             f"precision '{precision}' does not work on this machine ({failure}): use float32, or try again with the "
@@ -77,53 +73,43 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
-def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return a context manager in which forward passes are computed in a precision; weights keep their dtype."""
-    dtype = DTYPES[precision]
-    if dtype is None:
-        return contextlib.nullcontext()
+    if precision == "float32":
+        return nullcontext()
     try:
-        return torch.autocast(device.type, dtype)
+        return torch.autocast(device.type, torch.bfloat16)
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[0]
         raise CuberError(f"precision '{precision}' cannot work on {device}: {reason}") from error
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def compiling(model: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """Return a function that makes contexts in which a model's forward pass is compiled; call it for each task anew.
 
-
-class Compiled:
-    """Context manager in which a model's forward pass is the compiled one; made anew for each task.
-
-    Torch compiles at the first call, so its errors are raised there, as a CuberError.
+    Torch compiles at the first call, so its errors are raised in the context, as a CuberError.
     """
+    torch.compiler.reset()  # code compiled for earlier tasks counts towards torch's recompile limit
+    try:
+        # With dynamic shapes the code depends on which batch size comes second, which differs in a resumed run.
+        forward: Any = torch.compile(model.forward, dynamic=False)
+    except RuntimeError as error:
+        raise _cannot_compile(error) from error
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        torch.compiler.reset()  # code compiled for earlier tasks counts towards torch's recompile limit
+    @contextmanager
+    def compiled() -> Iterator[None]:
+        before = vars(model).get("forward")  # set by the learner, where the model itself is a protected layer
+        model.forward = forward
         try:
-            # With dynamic shapes the code depends on which batch size comes second, which differs in a resumed run.
-            self._forward: Any = torch.compile(model.forward, dynamic=False)
-        except RuntimeError as error:
+            yield
+        except torch._dynamo.exc.TorchDynamoException as error:
             raise _cannot_compile(error) from error
-        self._replaced: list[Any] = []
+        finally:
+            del model.forward
+            if before is not None:
+                model.forward = before
 
-    def __enter__(self) -> None:
-        self._replaced = [self._model.__dict__["forward"]] if "forward" in self._model.__dict__ else []
-        self._model.forward = self._forward
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        del self._model.forward
-        for forward in self._replaced:  # set by the learner, where the model itself is a protected layer
-            self._model.forward = forward
-        if isinstance(error, torch._dynamo.exc.TorchDynamoException):
-            raise _cannot_compile(error) from error
+    return compiled
 
 
 def check_can_compile(learner: Method) -> None:

@@ -20,8 +20,6 @@ class TaskRun:
 
     task: int | None
     """None: all tasks at once."""
-    tasks: int
-    """Number of tasks in the stream."""
     name: str
     train: Split | JointSplit
     probes: dict[int, Split]
@@ -41,20 +39,16 @@ class TaskRun:
 
 def task_runs(stream: Stream, seed: int, *, joint: bool) -> list[TaskRun]:
     """Return one task run per task, or a single one for all tasks if ``joint``."""
-    return [_joint(stream, seed)] if joint else [_single(stream, task, seed) for task in range(len(stream))]
-
-
-def _single(stream: Stream, number: int, seed: int) -> TaskRun:
-    task = stream[number]
-    probe = task.train.subset(_probe(task.train, seed, number)) if task.validation is None else task.validation
-    return TaskRun(number, len(stream), task.name, task.train, {number: probe}, task.validation is not None)
-
-
-def _joint(stream: Stream, seed: int) -> TaskRun:
-    train = JointSplit([task.train for task in stream])
-    validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
-    probes = validation or train.subsets(_probe(train, seed, 0))
-    return TaskRun(None, len(stream), "all tasks", train, probes, bool(validation))
+    if joint:
+        mixed = JointSplit([task.train for task in stream])
+        validation = {number: task.validation for number, task in enumerate(stream) if task.validation is not None}
+        probes = validation or mixed.subsets(_probe(mixed, seed, 0))
+        return [TaskRun(None, "all tasks", mixed, probes, bool(validation))]
+    runs = []
+    for number, task in enumerate(stream):
+        probe = task.train.subset(_probe(task.train, seed, number)) if task.validation is None else task.validation
+        runs.append(TaskRun(number, task.name, task.train, {number: probe}, task.validation is not None))
+    return runs
 
 
 def _probe(split: Split | JointSplit, seed: int, number: int) -> Tensor:

@@ -20,7 +20,6 @@ from cuber.layers import evaluation_mode
 from cuber.methods.cuber import CUBER
 from cuber.theory import positive_correlation, power_iteration, sufficient_projection
 from cuber.theory.thresholds import largest_backward_step, smallest_eps2
-from cuber.training.trainer import Records
 
 CURVATURE_SAMPLES = 64
 TOLERANCE, FEWEST_PRODUCTS = 0.01, 8
@@ -43,9 +42,11 @@ class TheoryRecorder:
                 "choose cuber (with eps2 above 1 it learns as trgp does)"
             )
         self.learner = learner
-        self.records: Records = []
+        self.records: list[dict[str, dict[str, Any]]] = []
+        """Task -> layer -> measurements; ``cuber.learn`` puts the result's ``theory`` here."""
 
     def began(self, sample: list[Batch]) -> None:
+        """Called after ``begin_task`` and before the first step, with the samples that the learner looked at."""
         learner = self.learner
         with learner.as_task(None):  # without scalings, as in begin_task
             gradients = learner.mean_gradients(sample)
@@ -59,6 +60,7 @@ class TheoryRecorder:
             }
 
     def ending(self, loader: Iterable[Batch]) -> None:
+        """Called after the last step and before ``end_task``."""
         gradients = self.learner.mean_gradients(loader)
         smoothness = curvatures(self.learner, self.learner.take(loader))
         for name, gradient in gradients.items():

@@ -1,41 +1,48 @@
-"""The training loop of one task run, from ``begin_task`` to ``end_task``; it can be resumed between any two steps."""
+"""The training loop: the tasks of a stream one after another; it can be stopped and resumed between any two steps."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from cuber.core import batches
-from cuber.core.batches import Batch
 from cuber.core.learner import LossFunction, Method
-from cuber.errors import CuberError
-from cuber.runs.result import Epoch
-from cuber.streams import FixedLoader, ShuffledLoader
+from cuber.errors import CuberError, CuberWarning
+from cuber.layers import normalized_by_batch
+from cuber.runs.directory import RunDirectory, Stopped, recorded_signals
+from cuber.runs.lock import RefusedError
+from cuber.runs.result import Epoch, Result
+from cuber.streams import FixedLoader, ShuffledLoader, Split, Stream
 from cuber.training.config import TrainingConfig
+from cuber.training.describe import configuration, empty_result, pool_of, regimes_of
 from cuber.training.early_stopping import EarlyStopping
-from cuber.training.evaluation import RunningLoss, Score, evaluate
-from cuber.training.forward import Compiled, autocast
+from cuber.training.evaluation import Score, evaluate
+from cuber.training.forward import autocast, compiling
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
-from cuber.training.task_runs import TaskRun
+from cuber.training.task_runs import TaskRun, task_runs
+
+if TYPE_CHECKING:
+    from cuber.training.theory_recorder import TheoryRecorder
 
 OptimizerFactory = Callable[[list[nn.Parameter], float], Optimizer]
 """Makes an optimizer from parameters and a learning rate, as ``torch.optim.SGD`` does."""
-Pause = Callable[[int | None], None]
-"""Called between steps with None, and after each epoch with the number of epochs: the place to save or stop."""
 
 REPORT_STEPS = 100
-"""Steps between two reports of progress, which also check that losses are finite."""
+"""Steps between two reports of progress, or two checkpoints."""
 SMALLEST_SAMPLE_BATCH = 64
 """Smallest batch size of the loader that ``begin_task`` and ``end_task`` get."""
+ORDERS = 5
+"""Number of other orders of the test samples, to measure the spread that the order causes."""
 
 
 @dataclass(frozen=True)
@@ -62,199 +69,257 @@ class ProgressEvent:
 
 Progress = Callable[[ProgressEvent], None]
 
-Records = list[dict[str, dict[str, Any]]]
-"""Task -> layer -> measurements."""
 
+@dataclass(eq=False)
+class Trainer:
+    """Runs a method through a stream: ``learn()`` returns the result.
 
-class Observer(Protocol):
-    """Measures something during training and writes it to ``result.theory``."""
+    Methods draw their random numbers apart from training, so they do not change its order of samples.
+    """
 
-    records: Records
-
-    def began(self, sample: list[Batch]) -> None:
-        """Called after ``begin_task`` and before the first step, with the samples that the learner looked at."""
-
-    def ending(self, loader: Iterable[Batch]) -> None:
-        """Called after the last step and before ``end_task``."""
-
-
-@dataclass(frozen=True)
-class TrainingSetup:
-    """Training options, and the functions and objects that cannot be written to a file."""
-
+    learner: Method
+    stream: Stream
     config: TrainingConfig
     seed: int
     make_optimizer: OptimizerFactory
     loss_fn: LossFunction
     progress: Progress | None = None
-    observer: Observer | None = None
+    observer: TheoryRecorder | None = None
 
+    def __post_init__(self) -> None:
+        self.task_runs = task_runs(self.stream, self.seed, joint=self.learner.joint)
+        self._directory: RunDirectory | None = None
+        self._signals: list[int] = []
+        self._set_result(empty_result(self))
 
-class Trainer:
-    """Trains a learner on one task run."""
+    def learn(self, directory: RunDirectory | None, about: Mapping[str, Any]) -> Result:
+        """Run from the first task, or from the checkpoint in the directory, to the last."""
+        if directory is None:
+            return self._learn_tasks(None)
+        with directory, recorded_signals() as self._signals:
+            finished, state = directory.open(configuration(self.result, self.stream, about))
+            if finished is not None:
+                self._restore_model(directory)
+                return finished
+            self._directory = directory
+            result = self._learn_tasks(state)
+            directory.finish(result)
+            return result
 
-    def __init__(self, learner: Method, task_run: TaskRun, setup: TrainingSetup) -> None:
-        self.learner = learner
-        self.task_run = task_run
-        self.setup = setup
-        self.config = setup.config
-        self.history: list[Epoch] = []
-        self.step = 0
-        """Steps made in the current epoch."""
-        self._loss = RunningLoss()
-        self._optimizer: Optimizer | None = None
-        self._stopping: EarlyStopping | None = None
-        self._compiled: AbstractContextManager[object] = nullcontext()
-        self._began = time.perf_counter()
-        self._epoch_began = 0.0
-        self.samples = FixedLoader(
-            task_run.train, max(self.config.batch_size, SMALLEST_SAMPLE_BATCH), self._seed("look")
-        )
-        """The loader for ``begin_task`` and ``end_task``."""
-        order = torch.Generator().manual_seed(self._seed("order"))
-        self.loader = ShuffledLoader(task_run.train, self.config.batch_size, order)
-        self._order = order.get_state()
-        """State of the generator that shuffles, when the current epoch began."""
+    def _learn_tasks(self, state: dict[str, Any] | None) -> Result:
+        loop_state = self._load(state) if state is not None else None
+        for task_run in self.task_runs[len(self.result.accuracy) :]:
+            if task_run.number == len(self.result.history):
+                self._learn_task(task_run, loop_state)
+                loop_state = None
+            self._test(task_run.number)
+            self._save()
+        if normalized_by_batch(self.learner.model):
+            with self._seeded("test", "orders"):
+                self.result.reshuffled = [self._row(order=order) for order in range(ORDERS)]
+        return self.result
 
-    def train(self, pause: Pause, state: dict[str, Any] | None = None) -> list[Epoch]:
-        """Train the task, or resume from a state; return its epochs.
+    # One task
 
-        Methods draw their random numbers apart from training, so they do not change its order of samples.
-        """
-        device = self.learner.device
+    def _learn_task(self, task_run: TaskRun, state: dict[str, Any] | None) -> None:
+        learner, number = self.learner, task_run.number
+        self.set_up(task_run)
         if state is None:
-            with seeded(self._seed("begin"), device):
-                self.learner.begin_task(self.samples, self.setup.loss_fn, steps=len(self.loader))
-            if self.setup.observer is not None:
-                with seeded(self._seed("observe"), device):
-                    self.setup.observer.began(self.sample())
-        with seeded(self._seed("train"), device):
+            with self._seeded("begin", number):
+                learner.begin_task(self.samples, self.loss_fn, steps=len(self.loader))
+            if self.observer is not None:
+                with self._seeded("observe", number):
+                    self.observer.began(learner.sample)
+        with self._seeded("train", number):
             self.prepare(state)
             while not self._over:
-                self._train_epoch(pause)
-            self._keep_best()
-        if self.setup.observer is not None:
-            with seeded(self._seed("observe"), device):
-                self.setup.observer.ending(self.samples)
-        with seeded(self._seed("end"), device):
-            self.learner.end_task(self.samples)
-        return self.history
+                self._train_epoch()
+            kept = self._stopping.restore_best() if self._stopping is not None else -1
+            self.history[kept].kept = True
+        if self.observer is not None:
+            with self._seeded("observe", number):
+                self.observer.ending(self.samples)
+        with self._seeded("end", number):
+            learner.end_task(self.samples)
+        self.result.history.append(self.history)
+        self.result.seconds.append(self._seconds)
+        self.result.bytes.append(learner.memory_bytes())
+        self.result.pool.append(pool_of(learner))
+        self.result.regimes = regimes_of(learner)
+        self._report(self.history[-1].train_loss, finished=True)
 
-    def prepare(self, state: dict[str, Any] | None) -> None:
-        """Make the optimizer, and what else the first step, or the next one, needs."""
+    def set_up(self, task_run: TaskRun) -> None:
+        """Make the loaders of a task, and the state of its loop before the first step."""
+        self.task_run = task_run
+        sample_batch = max(self.config.batch_size, SMALLEST_SAMPLE_BATCH)
+        self.samples = FixedLoader(task_run.train, sample_batch, derive(self.seed, "look", task_run.number))
+        order = torch.Generator().manual_seed(derive(self.seed, "order", task_run.number))
+        self.loader = ShuffledLoader(task_run.train, self.config.batch_size, order)
+        self._order = order.get_state()  # when the current epoch began
+        self.history: list[Epoch] = []
+        self.step = 0  # steps made in the current epoch
+        self._loss, self._samples = 0.0, 0  # sums over the samples of the current epoch
+        self._began, self._epoch_began = time.perf_counter(), 0.0
+
+    def prepare(self, state: dict[str, Any] | None = None) -> None:
+        """Make the optimizer, and what else the first step needs, or with a state the next one."""
         if state is not None:
-            self.learner.resume_task(self.setup.loss_fn)
-        optimizer = self.setup.make_optimizer(self.learner.parameters(), self.config.lr)
+            self.learner.resume_task(self.loss_fn)
+        optimizer = self.make_optimizer(self.learner.parameters(), self.config.lr)
         if isinstance(optimizer, LBFGS):
             raise CuberError("learn cannot train with LBFGS, whose steps need a closure: write your own training loop")
-        self._optimizer = self.learner.wrap(optimizer)
-        if self.config.patience is not None and self.task_run.validated:
-            self._stopping = EarlyStopping(self.learner, optimizer, self.config, self.config.patience)
-        if self.config.compile:
-            self._compiled = Compiled(self.learner.model)
+        self.optimizer = self.learner.wrap(optimizer)
+        patience = self.config.patience if self.task_run.validated else None
+        self._stopping = EarlyStopping(self.learner, optimizer, self.config, patience) if patience is not None else None
+        self._compiled = compiling(self.learner.model) if self.config.compile else nullcontext
         if state is not None:
-            self._load(state)
+            self._load_loop(state)
 
-    # One epoch
-
-    def _train_epoch(self, pause: Pause) -> None:
+    def _train_epoch(self) -> None:
         lr = self.optimizer.param_groups[0]["lr"]
-        loss = self.train_steps(pause)
+        loss = self.train_steps()
         try:
             self.learner.end_epoch()
         except CuberError as error:  # of the last step, which no later loss has shown
-            raise CuberError(f"{self._place(self.step)}: {error}") from error
-        score = self._evaluate()
-        if not math.isfinite(score.loss):
-            raise self._diverged(self.step, score.loss)
-        epoch = Epoch(loss, lr, self.seconds - self._epoch_began)
+            raise CuberError(f"{self._place}: {error}") from error
+        scores = [self._score(task, split, self.loss_fn) for task, split in self.task_run.probes.items()]
+        score = Score(*map(sum, zip(*scores, strict=True)))
+        self._check_finite(score.loss)
+        epoch = Epoch(loss, lr, self._seconds - self._epoch_began)
         if self.task_run.validated:
             epoch.validation_loss, epoch.validation_accuracy = score.loss, score.accuracy
         else:
             epoch.train_accuracy = score.accuracy
         self.history.append(epoch)
-        self._epoch_began = self.seconds
-        if self._stopping:
+        self._epoch_began = self._seconds
+        if self._stopping is not None:
             self._stopping.observe(len(self.history) - 1, score.loss)
-        self.step, self._loss, self._order = 0, RunningLoss(), self.loader.generator.get_state()
-        self.report(loss)
-        pause(len(self.history))
+        self.step, self._loss, self._samples = 0, 0.0, 0
+        self._order = self.loader.generator.get_state()
+        self._report(loss)
+        self._pause(len(self.history))
 
-    def train_steps(self, pause: Pause) -> float:
+    def train_steps(self) -> float:
         """Make the remaining steps of an epoch; return its mean loss."""
-        optimizer, running, steps = self.optimizer, self._loss, len(self.loader)
+        steps = len(self.loader)
         for batch in self.loader.batches(self.step):
-            optimizer.zero_grad()
-            loss = self._backward(batch)
-            optimizer.step()
-            running.add(loss, batches.size(batch))
             self.step += 1
+            self.optimizer.zero_grad()
+            with self._compiled():
+                with self._autocast():
+                    loss = self.learner.loss(batch)
+                loss.backward()
+            value, samples = loss.item(), batches.size(batch)
+            self._check_finite(value)
+            self.optimizer.step()
+            self._loss += value * samples
+            self._samples += samples
             if self.step % REPORT_STEPS == 0:
-                self.report(self._mean_loss(), self.step / steps)
+                self._report(self._loss / self._samples, self.step / steps)
             if self.step < steps:
-                pause(None)
-        return self._mean_loss()
-
-    def _backward(self, batch: Batch) -> Tensor:
-        """Compute the loss of a batch and its gradients."""
-        with self._compiled:
-            with self._autocast():
-                loss = self.learner.loss(batch)
-            loss.backward()
-        return loss
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        return autocast(self.config.precision, self.learner.device)
-
-    def _evaluate(self) -> Score:
-        scores = []
-        for task, split in self.task_run.probes.items():
-            with self.learner.as_task(task) as model, self._autocast():
-                scores.append(evaluate(model, split, self.config.evaluation_batch_size, self.setup.loss_fn))
-        return Score(*map(sum, zip(*scores, strict=True)))
-
-    def _mean_loss(self) -> float:
-        mean = self._loss.mean()
-        if self._loss.not_finite is not None:
-            raise self._diverged(*self._loss.not_finite)
-        return mean
-
-    @property
-    def optimizer(self) -> Optimizer:
-        assert self._optimizer is not None, "prepare() makes it"
-        return self._optimizer
+                self._pause()
+        return self._loss / self._samples
 
     @property
     def _over(self) -> bool:
         return len(self.history) == self.config.epochs or (self._stopping is not None and self._stopping.stopped)
 
-    def _keep_best(self) -> None:
-        kept = -1
-        if self._stopping is not None and self._stopping.best_epoch is not None:
-            self._stopping.restore_best()
-            kept = self._stopping.best_epoch
-        self.history[kept].kept = True
+    # Tests
 
-    # Checkpoints
+    def _test(self, number: int) -> None:
+        """Add a row to the accuracy matrix, and to the one without task identity if tasks share a head."""
+        with self._seeded("test", number):
+            accuracy = self._row()
+            bare = self._row(bare=True) if self.result.accuracy_bare is not None else None
+        self.result.accuracy.append(accuracy)
+        if self.result.accuracy_bare is not None and bare is not None:
+            self.result.accuracy_bare.append(bare)
+        for logger in self._directory.loggers if self._directory else ():
+            logger.evaluation(self.learner.tasks - 1, accuracy)
 
-    def state(self) -> dict[str, Any]:
-        """Return the state of the loop between two steps, as plain values and tensors."""
+    def _row(self, *, bare: bool = False, order: int | None = None) -> list[float | None]:
+        accuracies: list[float | None] = [None] * len(self.stream)
+        for old in range(self.learner.tasks):
+            shuffle = None if order is None else derive(self.seed, "test order", order, old)
+            accuracies[old] = self._score(None if bare else old, self.stream[old].test, order=shuffle).accuracy
+            self._stop_if_asked()
+        return accuracies
+
+    def _score(
+        self, task: int | None, split: Split, loss_fn: LossFunction | None = None, order: int | None = None
+    ) -> Score:
+        with self.learner.as_task(task) as model, self._autocast():
+            return evaluate(model, split, self.config.evaluation_batch_size, loss_fn, order=order)
+
+    # Stopping, saving and loading
+
+    def _pause(self, epochs: int | None = None) -> None:
+        """Called between steps, and after each epoch with the number of epochs: log, stop if asked to, save if due."""
+        if self._directory is None:
+            return
+        if epochs is not None:
+            values = dataclasses.asdict(self.history[-1])
+            del values["kept"]  # not known before the last epoch
+            for logger in self._directory.loggers:
+                logger.epoch(self.task_run.number, self.task_run.name, epochs, values)
+        self._stop_if_asked()
+        if (epochs is not None or self.step % REPORT_STEPS == 0) and self._directory.due(epochs):
+            self._save()
+
+    def _stop_if_asked(self) -> None:
+        if not self._signals:
+            return
+        self._save()
+        if self.learner.task is None:
+            # While other orders of the samples are tested, all task runs have been evaluated.
+            last = self.task_runs[min(len(self.result.accuracy), len(self.task_runs) - 1)]
+            place = f"in the tests after {last.place}"
+        elif self._over:
+            place = f"after the last epoch of {self.task_run.place}"
+        else:
+            place = f"in {self.task_run.place}, epoch {len(self.history) + 1}, before step {self.step + 1}"
+        raise Stopped(self._signals[0], place)
+
+    def _save(self) -> None:
+        if self._directory is not None:
+            self._directory.save(
+                {
+                    "result": self.result.plain(),
+                    "model": self.learner.model.state_dict(),
+                    "learner": {**self.learner.state_dict(), "sample": []},  # samples are taken again
+                    "trainer": self._loop_state() if self.learner.task is not None else None,
+                }
+            )
+
+    def _loop_state(self) -> dict[str, Any]:
         return {
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
             "step": self.step,
-            "loss": self._loss.state(),
+            "loss": {"steps": self.step, "total": self._loss, "samples": self._samples, "not_finite": None},
             "order": self._order,
             "optimizer": self.optimizer.state_dict(),
             "stopping": self._stopping.state() if self._stopping is not None else None,
             "random": random_state(self.learner.device),
-            "seconds": self.seconds,
+            "seconds": self._seconds,
             "epoch_began": self._epoch_began,
         }
 
-    def _load(self, state: dict[str, Any]) -> None:
+    def _load(self, state: dict[str, Any]) -> dict[str, Any] | None:
+        """Restore a checkpoint, but for the loop; return the state of the loop if it was saved within a task."""
+        self._set_result(Result.from_dict(state["result"]))
+        if state["trainer"] is not None:
+            task_run = self.task_runs[len(self.result.history)]
+            self.set_up(task_run)
+            with self._seeded("begin", task_run.number):
+                state["learner"]["sample"] = self.learner.take(self.samples)  # as begin_task did
+        self.learner.load_state_dict(state["learner"])
+        self.learner.model.load_state_dict(state["model"])
+        return state["trainer"]
+
+    def _load_loop(self, state: dict[str, Any]) -> None:
         self.history = [Epoch(**epoch) for epoch in state["history"]]
         self.step = state["step"]
-        self._loss.load(state["loss"])
+        self._loss, self._samples = state["loss"]["total"], state["loss"]["samples"]
         self._order = state["order"]
         self.loader.generator.set_state(self._order)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -263,56 +328,61 @@ class Trainer:
         self._began, self._epoch_began = time.perf_counter() - state["seconds"], state["epoch_began"]
         set_random_state(state["random"], self.learner.device)
 
-    def sample(self) -> list[Batch]:
-        """Return the samples that the learner saw in ``begin_task``; checkpoints do not store them."""
-        with seeded(self._seed("begin"), self.learner.device):
-            return self.learner.take(self.samples)
+    def _restore_model(self, directory: RunDirectory) -> None:
+        """Load the last checkpoint of a finished run, so that the caller's model belongs to the result."""
+        try:
+            last = directory.checkpoints.load()
+        except RefusedError as error:  # of another version; the result is still readable
+            warnings.warn(f"the model is not restored: {error}", CuberWarning, stacklevel=4)
+            return
+        if last is not None:
+            self._load(last)
 
-    # Messages
+    def _set_result(self, result: Result) -> None:
+        self.result = result
+        if self.observer is not None:
+            self.observer.records = result.theory
+
+    # Shared by the above
+
+    def _seeded(self, *purpose: object) -> AbstractContextManager[None]:
+        return seeded(derive(self.seed, *purpose), self.learner.device)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return autocast(self.config.precision, self.learner.device)
 
     @property
-    def seconds(self) -> float:
+    def _seconds(self) -> float:
         """Training time of the task, over all processes that worked on it."""
         return time.perf_counter() - self._began
 
-    @property
-    def position(self) -> str:
-        """Position in the run, for messages."""
-        if self._over:
-            return f"after the last epoch of {self.task_run.place}"
-        return f"in {self.task_run.place}, epoch {len(self.history) + 1}, before step {self.step + 1}"
-
-    def report(self, loss: float, part: float = 0.0, *, finished: bool = False) -> None:
+    def _report(self, loss: float, part: float = 0.0, *, finished: bool = False) -> None:
         """Report progress; ``part`` is the completed fraction of the current epoch."""
-        if self.setup.progress is None:
+        if self.progress is None:
             return
-        accuracy = None
+        run, accuracy = self.task_run, None
         if self.history:
-            last = self.history[-1]
-            accuracy = last.validation_accuracy if self.task_run.validated else last.train_accuracy
-        self.setup.progress(
+            accuracy = self.history[-1].validation_accuracy if run.validated else self.history[-1].train_accuracy
+        self.progress(
             ProgressEvent(
-                self.task_run.task,
-                self.task_run.tasks,
-                self.task_run.name,
+                run.task,
+                len(self.stream),
+                run.name,
                 epoch=len(self.history) + part,
                 epochs=self.config.epochs,
                 loss=loss,
                 accuracy=accuracy,
-                validated=self.task_run.validated,
-                seconds=self.seconds,
+                validated=run.validated,
+                seconds=self._seconds,
                 finished=finished,
             )
         )
 
-    def _diverged(self, step: int, value: float) -> CuberError:
-        return CuberError(
-            f"{self._place(step)}: the loss is {value}; lower the learning rate ({self.config.lr:g}) or check the "
-            "inputs"
-        )
+    def _check_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            advice = f"lower the learning rate ({self.config.lr:g}) or check the inputs"
+            raise CuberError(f"{self._place}: the loss is {loss}; {advice}")
 
-    def _place(self, step: int) -> str:
-        return f"{self.task_run.place}, epoch {len(self.history) + 1}, step {step}"
-
-    def _seed(self, purpose: str) -> int:
-        return derive(self.setup.seed, purpose, self.task_run.number)
+    @property
+    def _place(self) -> str:
+        return f"{self.task_run.place}, epoch {len(self.history) + 1}, step {self.step}"
