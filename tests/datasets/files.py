@@ -93,10 +93,10 @@ def cifar_files(name: str, version: str, per_file: int = 8) -> dict[str, tuple[b
 
 
 CIFAR_FOLDERS = {
-    ("cifar-10", "python"): ("cifar-10-batches-py", "cifar-10-python.tar.gz"),
-    ("cifar-10", "binary"): ("cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
-    ("cifar-100", "python"): ("cifar-100-python", "cifar-100-python.tar.gz"),
-    ("cifar-100", "binary"): ("cifar-100-binary", "cifar-100-binary.tar.gz"),
+    ("cifar-10", "python"): "cifar-10-batches-py",
+    ("cifar-10", "binary"): "cifar-10-batches-bin",
+    ("cifar-100", "python"): "cifar-100-python",
+    ("cifar-100", "binary"): "cifar-100-binary",
 }
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from cuber import datasets
 from cuber.datasets import registry
-from cuber.datasets.readers import find_layout, miniimagenet
 from cuber.errors import CuberWarning
 from tests.datasets import files
 
@@ -48,16 +47,10 @@ def test_old_names_of_idx_files(tmp_path: Path) -> None:
     ("name", "place"), [("cifar-10", ""), ("cifar-10", "cifar10"), ("cifar-100", ""), ("cifar-100", "cifar100")]
 )
 @pytest.mark.parametrize("version", ["python", "binary"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_cifar(tmp_path: Path, name: str, version: str, packed: bool, place: str) -> None:
-    folder, archive = files.CIFAR_FOLDERS[name, version]
+def test_cifar(tmp_path: Path, name: str, version: str, place: str) -> None:
     made = files.cifar_files(name, version)
-    if packed:  # in an order that is not that of the batches
-        members = [(f"{folder}/{file}", content) for file, (content, _, _) in reversed(made.items())]
-        files.write(tmp_path / place / archive, files.tar_bytes(members))
-    else:
-        for file, (content, _, _) in made.items():
-            files.write(tmp_path / place / folder / file, content)
+    for file, (content, _, _) in made.items():
+        files.write(tmp_path / place / files.CIFAR_FOLDERS[name, version] / file, content)
     dataset = datasets.load(name, tmp_path)
     *train, test = made.values()
     np.testing.assert_array_equal(dataset.train_images, np.concatenate([images for _, images, _ in train]))
@@ -137,7 +130,7 @@ FEW = replace(registry.MINI_IMAGENET, classes=MINI[:4])
 
 
 def blocks(root: Path) -> tuple[dict[str, list[int]], list[str], int]:
-    layout = find_layout(FEW, root)
+    layout = FEW.find_layout(root)
     assert layout is not None
     assert not layout.missing
     notes: list[str] = []
@@ -179,7 +172,7 @@ def test_mini_imagenet_pickles(tmp_path: Path, protocol: int, validation: str) -
         tmp_path / "mini_imagenet" / f"mini-imagenet-cache-{validation}.pkl"
     )
     assert blocks(tmp_path) == (SIXTHS, [], 3)
-    first = next(iter(miniimagenet.layouts(FEW, tmp_path)[0].read([])))
+    first = next(iter(FEW.find_layout(tmp_path).read([])))
     np.testing.assert_array_equal(first.images, images[:5])
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -12,18 +11,14 @@ from typing import Any
 import numpy as np
 
 from cuber.datasets.cache import load_cached
+from cuber.datasets.image_files import LabeledFiles, crop_image, image_files, read_csv, read_images, subfolders
 from cuber.datasets.loading import ImageDataset, directory
-from cuber.datasets.readers.image_files import crop_image, decode, image_files, report_damaged, subfolders
-from cuber.datasets.readers.layout import Block, Images, Labels, Layout, Notes
-from cuber.datasets.source import DamagedError, Location
+from cuber.datasets.source import DamagedError, Images, Layout, Location, cannot_read
 from cuber.errors import CuberError
-
-LabeledFiles = list[tuple[Path, str]]
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 MAX_SAMPLES = 2000
 """Number of images from which mean and standard deviation are computed."""
-CHUNK = 256
 
 
 def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: float = 0.2) -> ImageDataset:
@@ -95,20 +90,25 @@ def read_items(
     """
     images, labels = _decode_items(train, side, grey, image, label, f"{name}, training split")
     if test is None:
-        held_out = _choose([str(value) for value in labels], test_share, name)
+        held_out = _choose(labels, test_share, name)
         images, test_images = images[~held_out], images[held_out]
         labels, test_labels = _partition(labels, held_out)
     else:
         test_images, test_labels = _decode_items(test, side, grey, image, label, f"{name}, test split")
-    known = _class_names(train, label)
     classes = sorted({*labels, *test_labels}, key=_natural)
-    if known is not None and all(isinstance(value, int) and 0 <= value < len(known) for value in classes):
-        classes, names = list(range(len(known))), tuple(known)
+    names = _class_names(train, label)
+    if names and all(isinstance(value, int) and 0 <= value < len(names) for value in classes):
+        classes = list(range(len(names)))
     else:
-        names = tuple(map(str, classes))
+        names = [str(value) for value in classes]
     numbers = {value: position for position, value in enumerate(classes)}
-    numbered, test_numbered = (np.array([numbers[value] for value in some]) for some in (labels, test_labels))
-    return _dataset(name, images, numbered, test_images, test_numbered, names)
+    arrays = {
+        "train_images": images,
+        "train_labels": np.array([numbers[value] for value in labels]),
+        "test_images": test_images,
+        "test_labels": np.array([numbers[value] for value in test_labels]),
+    }
+    return _dataset(name, arrays, names)
 
 
 def _list_folder(folder: Path) -> LabeledFiles:
@@ -124,26 +124,25 @@ def _list_folder(folder: Path) -> LabeledFiles:
 
 def _read_list(path: Path, folder: Path) -> LabeledFiles:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, ValueError, csv.Error) as error:
-        raise CuberError(f"{path} cannot be read as a csv file: {getattr(error, 'strerror', None) or error}") from error
-    if not rows or not {"filename", "label"} <= rows[0].keys():
-        raise CuberError(f"{path} needs a first line 'filename,label' and a line for each image")
-    listed = [(folder / str(row["filename"]), str(row["label"])) for row in rows]
+        listed = [(folder / filename, label) for filename, label in read_csv(path)]
+    except DamagedError as error:
+        raise CuberError(f"{path} {error}") from error
+    except OSError as error:
+        raise cannot_read("list of images", path, error) from error
     missing = [file for file, _ in listed if not file.is_file()]
     if missing:
         raise CuberError(f"{path} names {missing[0]}, which is not there ({len(missing)} of {len(listed)} are not)")
     return listed
 
 
-def _choose(labels: Sequence[str], share: float, where: str) -> np.ndarray:
+def _choose(labels: Sequence[Any], share: float, where: str) -> np.ndarray:
     """Return a mask of the test samples: a share of each class, the same at every call."""
     if not 0 < share < 1:
         raise CuberError(f"{where}: the share to test with must be between 0 and 1, not {share}")
-    held_out, names = np.zeros(len(labels), bool), np.array(labels)
+    names = np.array([str(label) for label in labels])
+    held_out = np.zeros(len(names), bool)
     random = np.random.default_rng(0)
-    for name in sorted(set(labels)):
+    for name in np.unique(names):
         rows = random.permutation(np.flatnonzero(names == name))
         if len(rows) < 2:
             raise CuberError(f"{where}: class '{name}' has one image only, none is left to test with")
@@ -165,37 +164,12 @@ def _read_files(
     strange = sorted(labels["test"] - labels["train"])
     if strange:
         raise CuberError(f"{name}: class '{strange[0]}' has images to test with but none to train with")
-    classes = tuple(sorted(labels["train"], key=_natural))
-    files = tuple(path for labeled in listed.values() for path, _ in labeled)
-    read = partial(_read_blocks, name, listed, classes, side, grey)
+    classes = sorted(labels["train"], key=_natural)
+    files = [path for labeled in listed.values() for path, _ in labeled]
+    read = partial(read_images, name, listed, classes, partial(crop_image, side=side, grey=grey))
     layout = Layout(f"own {where} {side} {grey}", (*lists, *files), (), read)
-    made = load_cached(f"own-{name}", layout, directory())
-    arrays = (made.train_images, made.train_labels, made.test_images, made.test_labels)
-    return _dataset(name, *arrays, classes, made.notes)
-
-
-def _read_blocks(
-    name: str, listed: Mapping[str, LabeledFiles], classes: Sequence[str], side: int, grey: bool, notes: Notes
-) -> Iterator[Block]:
-    damaged: list[str] = []
-    for split, files in listed.items():
-        count = 0
-        for start in range(0, len(files), CHUNK):
-            images, labels = [], []
-            for path, label in files[start : start + CHUNK]:
-                try:
-                    images.append(decode(path, side, grey))
-                    labels.append(classes.index(label))
-                except DamagedError as error:
-                    damaged.append(f"{path.parent.name}/{path.name} ({error})")
-                except PermissionError as error:
-                    raise CuberError(f"{name}: {path} cannot be read ({error.strerror}): make it readable") from error
-            if images:
-                count += len(images)
-                yield Block(split, np.stack(images), np.array(labels))
-        if not count:
-            raise CuberError(f"{name}: none of its {split} images can be read, first {files[0][0]}")
-    report_damaged(name, damaged, notes)
+    arrays, notes = load_cached(f"own-{name}", layout, directory())
+    return _dataset(name, arrays, classes, notes)
 
 
 def _check_side(side: Any, name: str) -> None:
@@ -236,19 +210,15 @@ def _class_names(items: Any, label: str) -> Sequence[str] | None:
 
 
 def _dataset(
-    name: str,
-    images: Images,
-    labels: Labels,
-    test_images: Images,
-    test_labels: Labels,
-    classes: tuple[str, ...],
-    notes: tuple[str, ...] = (),
+    name: str, arrays: Mapping[str, np.ndarray], classes: Sequence[str], notes: tuple[str, ...] = ()
 ) -> ImageDataset:
+    images = arrays["train_images"]
     some = images[:: len(images) // MAX_SAMPLES + 1] / np.float32(255)
     mean, std = (np.atleast_1d(function(some, (0, 1, 2), dtype=float)) for function in (np.mean, np.std))
     std = np.where(std > 0, std, 1.0)  # 0 if all images are the same
-    arrays = (images, labels, test_images, test_labels)
-    return ImageDataset(name, *arrays, classes, tuple(mean.tolist()), tuple(std.tolist()), notes)
+    return ImageDataset(
+        name, **arrays, classes=tuple(classes), mean=tuple(mean.tolist()), std=tuple(std.tolist()), notes=notes
+    )
 
 
 def _natural(label: Any) -> tuple[int, int, str]:

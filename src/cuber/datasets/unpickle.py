@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -17,16 +18,18 @@ from cuber.datasets.source import DamagedError
 _NDARRAY = "numpy.ndarray"
 _KINDS = "biufSU"
 _LONG = 1 << 20
+MAX_VALUES = 10**6
+"""Number of values in a pickle, counted as often as they are used; those of CIFAR and miniImageNet have fewer."""
 
 
 def load_plain(file: BinaryIO) -> Any:
     """Load a pickle of containers, text, numbers and arrays; Python 2 strings become bytes.
 
     Raises:
-        DamagedError: The pickle is truncated, or asks for anything else.
+        DamagedError: The pickle is truncated, holds anything else, or expands to more than ``MAX_VALUES`` values.
     """
     try:
-        return _resolve(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
+        return _Resolver().resolve(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
     except (DamagedError, OSError):
         raise
     except Exception as error:  # damaged pickles fail with unrelated types
@@ -110,14 +113,14 @@ class _Array:
         self.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _scalar(dtype: _Dtype, raw: bytes) -> Any:
-    return np.frombuffer(raw, dtype.dtype)[0]
-
-
 def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
     array = _Array()
-    array.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
+    array.__setstate__((None, shape, dtype, order == "F", raw))
     return array
+
+
+def _scalar(dtype: _Dtype, raw: bytes) -> Any:
+    return np.frombuffer(raw, dtype.dtype)[0]
 
 
 def _latin1(value: str, encoding: str) -> bytes:
@@ -136,21 +139,35 @@ _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
+class _Resolver:
+    """Replace placeholders by arrays, and count values: lists that share lists can expand without bounds."""
+
+    count = 0
+
+    def resolve(self, value: Any) -> Any:
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise DamagedError(f"is refused: it holds more than {MAX_VALUES:,} values")
+        if isinstance(value, _Array):
+            return value.array
+        if isinstance(value, list | tuple):
+            return type(value)(map(self.resolve, value))
+        if isinstance(value, dict):
+            return {self.resolve(key): self.resolve(item) for key, item in value.items()}
+        if isinstance(value, bytes | str | int | float | np.generic) or value is None:
+            return value
+        raise DamagedError(f"is refused: it holds a {type(value).__name__}")
+
+
 def text(value: Any) -> str:
     """Return a Python 2 or Python 3 string as str."""
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _resolve(value: Any) -> Any:
-    """Replace placeholders by arrays."""
-    if isinstance(value, _Array):
-        return value.array
-    if isinstance(value, list):
-        return [_resolve(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(_resolve(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _resolve(item) for key, item in value.items()}
-    if isinstance(value, bytes | str | int | float | np.generic) or value is None:
-        return value
-    raise DamagedError(f"is refused: it holds a {type(value).__name__}")
+def whole_numbers(values: Any) -> np.ndarray:
+    """Return a list or array of whole numbers as an array; of other values it could be much larger than the pickle."""
+    if isinstance(values, list) and all(isinstance(value, Integral) for value in values):
+        values = np.array(values)
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
+        raise DamagedError("has labels or indices that are not a list of whole numbers")
+    return values
