@@ -213,22 +213,6 @@ def test_mini_imagenet_folders(tmp_path: Path) -> None:
     assert "train/cat is not one of its 4 class folders" in mini_complaint(tmp_path)
 
 
-def test_mini_imagenet_csv(tmp_path: Path) -> None:
-    place = tmp_path / "miniImageNet"
-    for subset in ("train", "val", "test"):
-        files.write_csv(place / f"{subset}.csv", [("a.jpg", FEW.classes[0])])
-    layout = FEW.find_layout(tmp_path)
-    assert layout is not None
-    assert layout.missing == (place / "images/a.jpg",) * 3
-    files.write_csv(place / "val.csv", [("a.jpg", "cat")])
-    assert "val.csv names the class cat" in mini_complaint(tmp_path)
-    for bad in ("../../a.jpg", ""):
-        files.write_csv(place / "val.csv", [(bad, FEW.classes[0])])
-        assert "val.csv has no filename and label" in mini_complaint(tmp_path)
-    files.write(place / "val.csv", b"filename,label\n\xff\xfe,x")
-    assert "val.csv is not a csv file" in mini_complaint(tmp_path)
-
-
 def test_mini_imagenet_pickles(tmp_path: Path) -> None:
     place = tmp_path / "miniImageNet"
     files.write_mini_pickles(place, FEW.classes)

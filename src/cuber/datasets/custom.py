@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Integral
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from cuber.datasets.cache import load_cached
-from cuber.datasets.image_files import LabeledFiles, crop_image, image_files, read_csv, read_images, subfolders
+from cuber.datasets.image_files import LabeledFiles, crop_image, image_files, read_images, subfolders
 from cuber.datasets.loading import ImageDataset, directory
-from cuber.datasets.source import DamagedError, Images, Layout, Location, cannot_read
+from cuber.datasets.source import DamagedError, Images, Layout, Location
 from cuber.errors import CuberError
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
@@ -124,11 +125,13 @@ def _list_folder(folder: Path) -> LabeledFiles:
 
 def _read_list(path: Path, folder: Path) -> LabeledFiles:
     try:
-        listed = [(folder / filename, label) for filename, label in read_csv(path)]
-    except DamagedError as error:
-        raise CuberError(f"{path} {error}") from error
-    except OSError as error:
-        raise cannot_read("list of images", path, error) from error
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise CuberError(f"{path} cannot be read as a csv file: {getattr(error, 'strerror', None) or error}") from error
+    if not rows or not all(row.get("filename") and row.get("label") for row in rows):
+        raise CuberError(f"{path} needs a first line 'filename,label' and a line for each image")
+    listed = [(folder / row["filename"], row["label"]) for row in rows]
     missing = [file for file, _ in listed if not file.is_file()]
     if missing:
         raise CuberError(f"{path} names {missing[0]}, which is not there ({len(missing)} of {len(listed)} are not)")

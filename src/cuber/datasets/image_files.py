@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,21 +30,6 @@ def image_files(folder: Path) -> list[Path]:
 def subfolders(folder: Path) -> list[Path]:
     """Return the folders in a folder that are not hidden, sorted by name."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
-
-
-def read_csv(path: Path) -> list[tuple[str, str]]:
-    """Return the columns ``filename`` and ``label`` of a csv file; raise DamagedError if a row lacks them."""
-    with path.open(newline="", encoding="utf-8") as file:
-        try:
-            rows = list(csv.DictReader(file))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DamagedError(f"is not a csv file ({error})") from error
-    if not rows or not {"filename", "label"} <= rows[0].keys():
-        raise DamagedError("needs a first line 'filename,label' and a line for each image")
-    for row in rows:
-        if not row["filename"] or not row["label"]:
-            raise DamagedError(f"has no filename and label in {row}")
-    return [(row["filename"], row["label"]) for row in rows]
 
 
 def read_images(

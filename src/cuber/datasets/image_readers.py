@@ -1,4 +1,4 @@
-"""Readers of notMNIST, and of miniImageNet as class folders, as csv files with an image folder, or as pickles."""
+"""Readers of notMNIST, and of miniImageNet as class folders or as pickles."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
-from cuber.datasets.image_files import (
-    LabeledFiles,
-    decode_files,
-    image_files,
-    read_csv,
-    read_images,
-    report_damaged,
-    subfolders,
-)
+from cuber.datasets.image_files import LabeledFiles, decode_files, image_files, read_images, report_damaged, subfolders
 from cuber.datasets.source import SPLITS, Block, DamagedError, Images, Layout, Notes, Source
 from cuber.datasets.unpickle import load_plain, text, whole_numbers
 from cuber.errors import CuberError
@@ -85,23 +77,18 @@ def _read_letters(source: Source, files: LabeledFiles, notes: Notes) -> Iterator
 
 
 def miniimagenet_layouts(source: Source, folder: Path) -> Iterator[Layout]:
-    """Yield the layouts that are in a folder, where classes without an official split are split."""
-    if not folder.is_dir():
-        return
+    """Yield the layouts of three pickles, and of class folders: in ``train``, ``val`` and ``test``, or alone."""
     pickles = [folder / f"mini-imagenet-cache-{name}.pkl" for name in SUBSETS]
     validation = folder / "mini-imagenet-cache-validation.pkl"
     if validation.exists():
         pickles[1] = validation
     yield Layout.of_files("cached pickles", pickles, partial(_read_pickles, source, pickles))
-    tables = [folder / f"{name}.csv" for name in SUBSETS]
-    if any(table.exists() for table in tables):
-        yield _csv_layout(source, tables, folder / "images")
     subsets = [folder / name for name in SUBSETS if (folder / name).is_dir()]
     if subsets or any((folder / name).is_dir() for name in source.classes):
-        yield _folder_layout(source, folder, subsets or [folder])
+        yield _folder_layout(source, subsets or [folder])
 
 
-def split_class(items: list[Item]) -> dict[str, list[Item]]:
+def _split_class(items: list[Item]) -> dict[str, list[Item]]:
     """Split a class without an official split: 5 of 6 images (500 of 600) are for training."""
     count = len(items) * 5 // 6
     return {"train": items[:count], "test": items[count:]}
@@ -116,61 +103,30 @@ def _read_pickles(source: Source, paths: Sequence[Path], notes: Notes) -> Iterat
             images, indices = named.get("image_data"), named.get("class_dict")
             if not isinstance(images, np.ndarray) or not isinstance(indices, dict):
                 raise DamagedError(f"is a pickle, but without image_data and class_dict (it has {sorted(named)})")
-            for name, rows in ((text(key), whole_numbers(values)) for key, values in indices.items()):
-                _check_class(source, name)
-                if not set(rows.tolist()) <= set(range(len(images))):
+            for key, values in indices.items():
+                name, rows = text(key), whole_numbers(values).tolist()
+                if name not in source.classes:
+                    raise DamagedError(f"names the class {name}, which is not one of its {len(source.classes)} classes")
+                if not set(rows) <= set(range(len(images))):
                     raise DamagedError(f"has indices for {name} that do not belong to its {len(images)} images")
-                for split, some in split_class(rows.tolist()).items():
+                for split, some in _split_class(rows).items():
                     yield source.block(split, images[some], np.full(len(some), source.classes.index(name)))
 
 
-def _csv_layout(source: Source, tables: Sequence[Path], folder: Path) -> Layout:
-    """Return the layout of the csv files of Ravi and Larochelle and a folder of images."""
-    present = [table for table in tables if table.exists()]
-    by_class: dict[str, list[Path]] = defaultdict(list)
-    for table in present:
-        with source.reading(table):
-            for filename, name in read_csv(table):
-                if Path(filename).name != filename:
-                    raise DamagedError(f"has no filename and label in {filename}, {name}")
-                _check_class(source, name)
-                by_class[name].append(folder / filename)
-    existing = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    missing = [table for table in tables if table not in present]
-    missing += [path for paths in by_class.values() for path in paths if path.name not in existing]
-    return _image_layout(source, "csv files and images", _split_classes(by_class), missing, present)
-
-
-def _folder_layout(source: Source, place: Path, subsets: Sequence[Path]) -> Layout:
-    """Return the layout of class folders in ``subsets``: folders ``train``, ``val`` and ``test``, or one of all."""
+def _folder_layout(source: Source, subsets: Sequence[Path]) -> Layout:
     found = {subset.name: files_by_class(source, subset) for subset in subsets}
     if found.get("train", {}).keys() & found.get("test", {}).keys():
-        missing = [place / split / name for name in source.classes for split in SPLITS if not found[split].get(name)]
-        return _image_layout(source, "class folders", found, missing)
-    # The subsets of few-shot learning have different classes, so every class is split.
-    every = {name: [path for files in found.values() for path in files.get(name, [])] for name in source.classes}
-    missing = [subsets[0] / name for name, paths in every.items() if not paths]
-    return _image_layout(source, "class folders", _split_classes(every), missing)
-
-
-def _split_classes(by_class: Mapping[str, list[Path]]) -> dict[str, dict[str, list[Path]]]:
-    return {split: {name: split_class(paths)[split] for name, paths in by_class.items()} for split in SPLITS}
-
-
-def _image_layout(
-    source: Source,
-    title: str,
-    files: Mapping[str, Mapping[str, Sequence[Path]]],
-    missing: Sequence[Path],
-    tables: Sequence[Path] = (),
-) -> Layout:
-    """Return the layout of image files, given by split and class."""
+        official = [subset for subset in subsets if subset.name in SPLITS]
+        missing = [path / name for path in official for name in source.classes if not found[path.name].get(name)]
+    else:  # the subsets of few-shot learning have different classes, so every class is split
+        every = {name: [path for files in found.values() for path in files.get(name, [])] for name in source.classes}
+        missing = [subsets[0] / name for name, paths in every.items() if not paths]
+        found = {split: {name: _split_class(paths)[split] for name, paths in every.items()} for split in SPLITS}
     listed = {
-        split: [(path, name) for name in source.classes for path in files[split].get(name, [])] for split in SPLITS
+        split: [(path, name) for name in source.classes for path in found[split].get(name, [])] for split in SPLITS
     }
-    absent = set(missing)
-    present = [path for labeled in listed.values() for path, _ in labeled if path not in absent]
-    return Layout(title, (*tables, *present), tuple(missing), partial(_read_resized, source, listed))
+    files = tuple(path for labeled in listed.values() for path, _ in labeled)
+    return Layout("class folders", files, tuple(missing), partial(_read_resized, source, listed))
 
 
 def _read_resized(source: Source, listed: Mapping[str, LabeledFiles], notes: Notes) -> Iterator[Block]:
@@ -189,8 +145,3 @@ def _read_resized(source: Source, listed: Mapping[str, LabeledFiles], notes: Not
     yield from read_images(source.name, listed, source.classes, convert, notes)
     if resized:
         notes.append(f"{resized} images resized to {width}x{height}")
-
-
-def _check_class(source: Source, name: str) -> None:
-    if name not in source.classes:
-        raise DamagedError(f"names the class {name}, which is not one of its {len(source.classes)} classes")

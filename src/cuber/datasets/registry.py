@@ -152,9 +152,9 @@ MINI_IMAGENET = Source(
     folders=("miniImageNet", "miniImagenet", "mini-imagenet", "mini_imagenet", "miniimagenet"),
     layouts=miniimagenet_layouts,
     how_to_get=(
-        "ImageNet's terms allow no official download: ask for ILSVRC-2012 at https://image-net.org and choose the "
-        "images with the csv files of https://github.com/twitter-research/meta-learning-lstm, or use the "
-        "mini-imagenet-cache-{train,val,test}.pkl of a colleague who may share them"
+        "ImageNet's terms allow no official download: ask for ILSVRC-2012 at https://image-net.org and move the images "
+        "that the csv files of https://github.com/twitter-research/meta-learning-lstm name to a folder for each class, "
+        "or use the mini-imagenet-cache-{train,val,test}.pkl of a colleague who may share them"
     ),
 )
 # fmt: on

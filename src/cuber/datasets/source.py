@@ -130,20 +130,17 @@ class Source:
         downloads = {download.name: download.md5 for download in self.downloads}
         return downloads.get(filename) or self.contents.get(filename)
 
-    def advice(self, path: Path) -> str:
-        """Return the checksum of a file and how to get it."""
+    def error(self, path: Path, what: str) -> CuberError:
+        """Return the error for a file that is missing or damaged, with its checksum and how to get it."""
         md5 = self.md5(path.name)
         checksum = f"its md5 is {md5}" if md5 else "no official checksum of it is known"
-        if not self.downloads:
-            return f"{checksum}; {self.how_to_get}, and put it at {path}"
-        same = [file for file in self.downloads if file.name.removesuffix(".gz") == path.name.removesuffix(".gz")]
-        file = (same or self.downloads)[0]
-        how = "download" if file.name == path.name else "download and unpack"
-        return f"{checksum}; run '{self.command}', or {how} {file.urls[0]} and put it at {path}"
-
-    def error(self, path: Path, what: str) -> CuberError:
-        """Return the error for a file that is missing or damaged."""
-        return CuberError(f"{self.name}: {path} {what}; {self.advice(path)}")
+        how = self.how_to_get + ","
+        if self.downloads:
+            same = [file for file in self.downloads if file.name.removesuffix(".gz") == path.name.removesuffix(".gz")]
+            file = (same or self.downloads)[0]
+            verb = "download" if file.name == path.name else "download and unpack"
+            how = f"run '{self.command}', or {verb} {file.urls[0]}"
+        return CuberError(f"{self.name}: {path} {what}; {checksum}; {how} and put it at {path}")
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from cuber.datasets.source import DamagedError
 
 _NDARRAY = "numpy.ndarray"
 _KINDS = "biufSU"
-_LONG = 1 << 20
 MAX_VALUES = 10**6
 """Number of values in a pickle, counted as often as they are used; those of CIFAR and miniImageNet have fewer."""
 
@@ -29,29 +28,11 @@ def load_plain(file: BinaryIO) -> Any:
         DamagedError: The pickle is truncated, holds anything else, or expands to more than ``MAX_VALUES`` values.
     """
     try:
-        return _Resolver().resolve(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
+        return _Resolver().resolve(_Unpickler(file, encoding="bytes").load())
     except (DamagedError, OSError):
         raise
     except Exception as error:  # damaged pickles fail with unrelated types
-        raise DamagedError(f"is cut off or no pickle ({error})") from error
-
-
-class _LongReads:
-    """A file that reads long strings into one buffer, without a second copy in memory."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.readline = file.readline
-
-    def read(self, size: int) -> bytes | memoryview:
-        if size < _LONG:
-            return self.file.read(size)
-        whole = rest = np.empty(size, np.uint8).data  # memory is allocated as it is filled, so a false size is harmless
-        while rest and (count := self.file.readinto(rest[:_LONG])):  # type: ignore[attr-defined]
-            rest = rest[count:]
-        if rest:
-            raise DamagedError(f"is cut off or no pickle ({len(rest)} of {size} bytes are missing)")
-        return whole
+        raise DamagedError(f"is cut off or no pickle ({str(error) or type(error).__name__})") from error
 
 
 class _Unpickler(pickle._Unpickler):
