@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cuber import CuberError, datasets
-from cuber.streams import stream_by_classes, stream_by_domains, stream_by_files
+from cuber.streams import stream_by_classes, stream_by_domains
 from tests.datasets import files
 from tests.streams.paper import check_no_leak, check_rows, classes_of
 
@@ -58,11 +58,11 @@ def test_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write_csv(tmp_path / "two.csv", [("3.png", "cow"), ("4.png", "hen"), ("5.png", "owl")])
     files.write_csv(tmp_path / "test1.csv", [("6.png", "dog")])
     files.write_csv(tmp_path / "test2.csv", [("7.png", "owl")])
-    lists = {
-        "pets": (tmp_path / "one.csv", tmp_path / "test1.csv"),
-        "farm": (tmp_path / "two.csv", tmp_path / "test2.csv"),
+    domains = {
+        "pets": datasets.read_lists(tmp_path / "one.csv", tmp_path / "test1.csv", side=8),
+        "farm": datasets.read_lists(tmp_path / "two.csv", tmp_path / "test2.csv", side=8),
     }
-    stream = stream_by_files(lists, side=8)
+    stream = stream_by_domains(domains, shared_head=False)
     assert [(task.name, task.classes, len(task.train), len(task.test)) for task in stream] == [
         ("pets", 2, 3, 1),
         ("farm", 3, 3, 1),

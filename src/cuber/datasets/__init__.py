@@ -2,29 +2,13 @@
 
 from cuber.datasets.custom import read_folder, read_items, read_lists
 from cuber.datasets.fetch import get
-from cuber.datasets.loading import (
-    OFFICIAL_SIZE,
-    FileCheck,
-    ImageDataset,
-    Status,
-    check,
-    directory,
-    is_intact,
-    load,
-    status,
-    statuses,
-)
+from cuber.datasets.loading import OFFICIAL_SIZE, ImageDataset, check, directory, is_intact, load, status, statuses
 from cuber.datasets.registry import SOURCES, find
-from cuber.datasets.source import Location, Source
 
 __all__ = [
     "OFFICIAL_SIZE",
     "SOURCES",
-    "FileCheck",
     "ImageDataset",
-    "Location",
-    "Source",
-    "Status",
     "check",
     "directory",
     "find",

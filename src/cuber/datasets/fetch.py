@@ -50,63 +50,53 @@ def get(source: Source, root: Path, bar: Any = None) -> list[Path]:
 
 def download(file: Download, path: Path, bar: Any = None) -> None:
     """Download a file from the first mirror that has it, and verify its checksum."""
-    urls = list(file.urls)
-    failure: Exception | None = None
-    for attempt in range(ATTEMPTS):
-        time.sleep(PAUSE * attempt)
-        for url in tuple(urls):
-            try:
-                return _transfer(file, url, path, bar)
-            except _TransferError as error:
-                failure = error
-                if error.is_permanent:
-                    urls.remove(url)
-        if not urls:
-            break
-    raise CuberError(str(failure)) from failure
-
-
-class _TransferError(Exception):
-    """A failed download from one mirror."""
-
-    def __init__(self, message: str, is_permanent: bool = False) -> None:
-        super().__init__(message)
-        self.is_permanent = is_permanent
-
-
-def _transfer(file: Download, url: str, path: Path, bar: Any) -> None:
     import pooch  # imported here, with requests behind it, because it is slow
-    from requests import exceptions
+    from requests import HTTPError
 
     pooch.get_logger().setLevel(logging.WARNING)
     # Some servers otherwise send a .gz as a compressed transfer, and it arrives decompressed.
     headers = {"Accept-Encoding": "identity"}
     downloader = pooch.HTTPDownloader(progressbar=bar or False, chunk_size=1 << 16, timeout=TIMEOUT, headers=headers)
+    urls = list(file.urls)
+    for attempt in range(ATTEMPTS):
+        time.sleep(PAUSE * attempt)
+        for url in tuple(urls):
+            try:
+                pooch.retrieve(url, f"md5:{file.md5}", fname=path.name, path=path.parent, downloader=downloader)
+                path.chmod(0o644)  # pooch makes it readable by its owner only
+                return
+            except (OSError, ValueError) as error:  # those of requests are OSErrors
+                failure, message = error, _explain(error, file, url, path)
+                if isinstance(error, HTTPError) and error.response is not None and error.response.status_code < 500:
+                    urls.remove(url)
+        if not urls:
+            break
+    raise CuberError(message) from failure
+
+
+def _explain(error: OSError | ValueError, file: Download, url: str, path: Path) -> str:
+    """Return what a failed transfer means and what to do; raise errors that another attempt cannot mend."""
+    from requests import exceptions
+
     by_hand = f"or download {url} by hand and put it at {path}"
-    try:
-        pooch.retrieve(url, f"md5:{file.md5}", fname=path.name, path=path.parent, downloader=downloader)
-        path.chmod(0o644)  # pooch makes it readable by its owner only
-    except exceptions.HTTPError as error:
-        code = error.response.status_code if error.response is not None else 0
-        message = f"{url} is not available: the server answers {code}; try again later, {by_hand}"
-        raise _TransferError(message, is_permanent=code < 500) from error
-    except (exceptions.ChunkedEncodingError, exceptions.ContentDecodingError) as error:
-        message = f"the transfer of {url} was cut off and nothing of it was kept; try again, {by_hand}"
-        raise _TransferError(message) from error
-    except exceptions.RequestException as error:
-        raise _TransferError(
+    if isinstance(error, exceptions.HTTPError):
+        code = error.response.status_code if error.response is not None else "nothing"
+        return f"{url} is not available: the server answers {code}; try again later, {by_hand}"
+    if isinstance(error, exceptions.ChunkedEncodingError | exceptions.ContentDecodingError):
+        return f"the transfer of {url} was cut off and nothing of it was kept; try again, {by_hand}"
+    if isinstance(error, exceptions.RequestException):
+        return (
             f"{url} cannot be reached ({type(error).__name__}); check the network, or HTTPS_PROXY and HTTP_PROXY where "
             f"there is a proxy, {by_hand}"
-        ) from error
-    except ValueError as error:
-        if "does not match the known hash" not in str(error):
-            raise
-        raise _TransferError(
-            f"{url} came with the wrong checksum and was deleted (its md5 should be {file.md5}); try again, and if it "
-            "happens again do not use the file, because it has been changed"
-        ) from error
-    except OSError as error:
+        )
+    if isinstance(error, OSError):
         raise _cannot_write(error, path) from error
+    if "does not match the known hash" not in str(error):
+        raise error
+    return (
+        f"{url} came with the wrong checksum and was deleted (its md5 should be {file.md5}); try again, and if it "
+        "happens again do not use the file, because it has been changed"
+    )
 
 
 def _cannot_write(error: OSError, path: Path) -> CuberError:

@@ -123,12 +123,11 @@ SVHN = Source(
     citation="Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011",
     classes=_DIGITS, train=73_257, test=26_032, shape=(32, 32, 3),
     mean=(0.4377, 0.4438, 0.4728), std=(0.1980, 0.2010, 0.1970), folders=("SVHN", "svhn", ""), layouts=svhn_layouts,
-    downloads=tuple(
-        Download(f"SVHN/{name}", (_SVHN_PAGE + name,), size, md5)
-        for name, size, md5 in (
-            ("train_32x32.mat", 182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
-            ("test_32x32.mat", 64_275_384, "eb5a983be6a315427106f1b164d9cef3"),
-        )
+    downloads=(
+        Download("SVHN/train_32x32.mat", (f"{_SVHN_PAGE}train_32x32.mat",), 182_040_794,
+                 "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        Download("SVHN/test_32x32.mat", (f"{_SVHN_PAGE}test_32x32.mat",), 64_275_384,
+                 "eb5a983be6a315427106f1b164d9cef3"),
     ),
 )
 NOTMNIST = Source(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cuber.core.formatting import pluralize
-from cuber.datasets import ImageDataset, Location, read_lists
+from cuber.datasets import ImageDataset
 from cuber.errors import CuberError
 from cuber.streams.splits import ImageSplit, Transform
 from cuber.streams.task import Stream, Task
@@ -56,27 +55,6 @@ def stream_by_domains(
     return Stream(name, tasks, shared_head=shared_head)
 
 
-def stream_by_files(
-    lists: Mapping[str, tuple[Location, Location]],
-    *,
-    side: int,
-    grey: bool = False,
-    folder: Location | None = None,
-    held_out: float = 0.0,
-    seed: int = 0,
-    shared_head: bool = False,
-    name: str = "files",
-) -> Stream:
-    """Make a task of each pair of csv files: ``{"first": ("first-train.csv", "first-test.csv")}``.
-
-    For ``side``, ``grey`` and ``folder`` see :func:`cuber.datasets.read_lists`, for the rest :func:`stream_by_domains`.
-    """
-    domains = {
-        title: read_lists(train, test, side=side, grey=grey, folder=folder) for title, (train, test) in lists.items()
-    }
-    return stream_by_domains(domains, held_out=held_out, seed=seed, shared_head=shared_head, name=name)
-
-
 def class_stream(
     name: str,
     dataset: ImageDataset,
@@ -106,7 +84,8 @@ def make_task(
     classes = range(len(dataset.classes)) if classes is None else classes
     train = _class_split(dataset.train_images, dataset.train_labels, classes, transform)
     test = _class_split(dataset.test_images, dataset.test_labels, classes, transform)
-    copies = _find_copies(train, test)
+    known = set(_digests(test))
+    copies = torch.tensor([digest in known for digest in _digests(train)])
     if copies.all():
         raise CuberError(f"task '{name}': every training image is also a test image; give it others to test with")
     if copies.any():
@@ -128,11 +107,5 @@ def _class_split(images: np.ndarray, labels: np.ndarray, classes: Sequence[int],
     return ImageSplit(images, rows, position[torch.from_numpy(labels).long()[rows]], transform)
 
 
-def _find_copies(train: ImageSplit, test: ImageSplit) -> Tensor:
-    """Return a mask of the training images that are also test images, byte for byte."""
-    known = set(_digests(test))
-    return torch.tensor([digest in known for digest in _digests(train)])
-
-
-def _digests(split: ImageSplit) -> Iterator[bytes]:
-    return (hashlib.sha1(split.images[row].tobytes(), usedforsecurity=False).digest() for row in split.rows.tolist())
+def _digests(split: ImageSplit) -> list[bytes]:
+    return [hashlib.sha1(split.images[row].tobytes(), usedforsecurity=False).digest() for row in split.rows.tolist()]

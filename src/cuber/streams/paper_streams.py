@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from cuber.datasets import ImageDataset, Location, load
+from cuber.datasets import ImageDataset, load
+from cuber.datasets.source import Location
 from cuber.errors import unknown
 from cuber.streams.builders import class_stream, make_task
 from cuber.streams.splits import ImageSplit, Transform
