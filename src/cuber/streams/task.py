@@ -148,9 +148,9 @@ class Stream:
         generator = torch.Generator().manual_seed(seed)
         return self._with([task.shrink(train, test, generator) for task in self.tasks], *notes)
 
-    def split(self, fraction: float, seed: int = 0) -> Stream:
+    def split(self, fraction: float, seed: int | torch.Generator = 0) -> Stream:
         """Return the stream with a ``fraction`` of the training samples held out in tasks without validation data."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
         return self._with(task.split(fraction, generator) if task.validation is None else task for task in self.tasks)
 
     def with_notes(self, *notes: str) -> Stream:
