@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -48,23 +46,3 @@ def test_by_domains() -> None:
     assert len(stream_by_domains(other, shared_head=False)) == 2
     with pytest.raises(CuberError, match="has no tasks"):
         stream_by_domains({})
-
-
-def test_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBER_CACHE", str(tmp_path / "cache"))
-    for number, image in enumerate(files.pictures(8, 8, 8, 3)):
-        files.write_image(tmp_path / f"{number}.png", image)
-    files.write_csv(tmp_path / "one.csv", [("0.png", "cat"), ("1.png", "dog"), ("2.png", "dog")])
-    files.write_csv(tmp_path / "two.csv", [("3.png", "cow"), ("4.png", "hen"), ("5.png", "owl")])
-    files.write_csv(tmp_path / "test1.csv", [("6.png", "dog")])
-    files.write_csv(tmp_path / "test2.csv", [("7.png", "owl")])
-    domains = {
-        "pets": datasets.read_lists(tmp_path / "one.csv", tmp_path / "test1.csv", side=8),
-        "farm": datasets.read_lists(tmp_path / "two.csv", tmp_path / "test2.csv", side=8),
-    }
-    stream = stream_by_domains(domains, shared_head=False)
-    assert [(task.name, task.classes, len(task.train), len(task.test)) for task in stream] == [
-        ("pets", 2, 3, 1),
-        ("farm", 3, 3, 1),
-    ]
-    assert [task.test.y.tolist() for task in stream] == [[1], [2]]

@@ -1,6 +1,6 @@
 """Image datasets: download, verification and reading."""
 
-from cuber.datasets.custom import read_folder, read_items, read_lists
+from cuber.datasets.custom import read_folder, read_items
 from cuber.datasets.fetch import get
 from cuber.datasets.loading import OFFICIAL_SIZE, ImageDataset, check, directory, is_intact, load, status, statuses
 from cuber.datasets.registry import SOURCES, find
@@ -17,7 +17,6 @@ __all__ = [
     "load",
     "read_folder",
     "read_items",
-    "read_lists",
     "status",
     "statuses",
 ]

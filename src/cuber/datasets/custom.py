@@ -1,8 +1,7 @@
-"""Datasets of your own images: class folders, csv files, or any sequence of images and labels."""
+"""Datasets of your own images: class folders, or any sequence of images and labels."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Integral
@@ -37,27 +36,23 @@ def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: 
     <flowers: 2,936 train, 734 test, 5 classes, (64, 64, 3)>
     """
     root = Path(folder).expanduser()
+    _check_side(side, root.name)
     tests = [root / name for name in TEST_FOLDERS if (root / name).is_dir()]
     if (root / "train").is_dir() and tests:
         train, test = _list_folder(root / "train"), _list_folder(tests[0])
     else:
         listed = _list_folder(root)
-        held_out = _choose([label for _, label in listed], test_share, str(root))
-        train, test = _partition(listed, held_out)
-    return _read_files(root.name, {"train": train, "test": test}, side, grey, f"{root.resolve()} {test_share}")
-
-
-def read_lists(
-    train: Location, test: Location, *, side: int, grey: bool = False, folder: Location | None = None
-) -> ImageDataset:
-    """Read two csv files with the columns ``filename`` and ``label``.
-
-    Filenames are relative to ``folder`` (default: the folder of the list). For the rest see :func:`read_folder`.
-    """
-    paths = {"train": Path(train).expanduser(), "test": Path(test).expanduser()}
-    listed = {split: _read_list(path, Path(folder or path.parent).expanduser()) for split, path in paths.items()}
-    where = " ".join(str(path.resolve()) for path in paths.values())
-    return _read_files(paths["train"].stem, listed, side, grey, where, tuple(paths.values()))
+        train, test = _partition(listed, _choose([label for _, label in listed], test_share, str(root)))
+    classes = sorted({label for _, label in train}, key=_natural)
+    strange = sorted({label for _, label in test} - set(classes))
+    if strange:
+        raise CuberError(f"{root.name}: class '{strange[0]}' has images to test with but none to train with")
+    files = tuple(path for path, _ in (*train, *test))
+    convert = partial(crop_image, side=side, grey=grey)
+    read = partial(read_images, root.name, {"train": train, "test": test}, classes, convert)
+    layout = Layout(f"own {root.resolve()} {test_share} {side} {grey}", files, (), read)
+    arrays, notes = load_cached(f"own-{root.name}", layout, directory())
+    return _dataset(root.name, arrays, classes, notes)
 
 
 def read_items(
@@ -123,21 +118,6 @@ def _list_folder(folder: Path) -> LabeledFiles:
     return [(path, inner.name) for inner, images in files.items() for path in images]
 
 
-def _read_list(path: Path, folder: Path) -> LabeledFiles:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, ValueError, csv.Error) as error:
-        raise CuberError(f"{path} cannot be read as a csv file: {getattr(error, 'strerror', None) or error}") from error
-    if not rows or not all(row.get("filename") and row.get("label") for row in rows):
-        raise CuberError(f"{path} needs a first line 'filename,label' and a line for each image")
-    listed = [(folder / row["filename"], row["label"]) for row in rows]
-    missing = [file for file, _ in listed if not file.is_file()]
-    if missing:
-        raise CuberError(f"{path} names {missing[0]}, which is not there ({len(missing)} of {len(listed)} are not)")
-    return listed
-
-
 def _choose(labels: Sequence[Any], share: float, where: str) -> np.ndarray:
     """Return a mask of the test samples: a share of each class, the same at every call."""
     if not 0 < share < 1:
@@ -157,22 +137,6 @@ def _partition(items: Sequence[Any], held_out: np.ndarray) -> tuple[list[Any], l
     """Split items into those that are not held out and those that are."""
     pairs = list(zip(items, held_out, strict=True))
     return [item for item, held in pairs if not held], [item for item, held in pairs if held]
-
-
-def _read_files(
-    name: str, listed: Mapping[str, LabeledFiles], side: int, grey: bool, where: str, lists: tuple[Path, ...] = ()
-) -> ImageDataset:
-    _check_side(side, name)
-    labels = {split: {label for _, label in files} for split, files in listed.items()}
-    strange = sorted(labels["test"] - labels["train"])
-    if strange:
-        raise CuberError(f"{name}: class '{strange[0]}' has images to test with but none to train with")
-    classes = sorted(labels["train"], key=_natural)
-    files = [path for labeled in listed.values() for path, _ in labeled]
-    read = partial(read_images, name, listed, classes, partial(crop_image, side=side, grey=grey))
-    layout = Layout(f"own {where} {side} {grey}", (*lists, *files), (), read)
-    arrays, notes = load_cached(f"own-{name}", layout, directory())
-    return _dataset(name, arrays, classes, notes)
 
 
 def _check_side(side: Any, name: str) -> None:
