@@ -56,7 +56,7 @@ def test_a_folder_of_class_folders(folder: Path) -> None:
 def test_it_is_decoded_once_and_again_when_a_file_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = datasets.read_folder(folder, side=10)
     with monkeypatch.context() as patch:
-        patch.setattr("cuber.datasets.image_files.decode_files", None)
+        patch.setattr("cuber.datasets.image_readers.decode_files", None)
         second = datasets.read_folder(folder, side=10)
     assert isinstance(second.train_images, np.memmap)
     assert bytes_of(first) == bytes_of(second)

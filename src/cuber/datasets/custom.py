@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
 
 from cuber.datasets.cache import load_cached
-from cuber.datasets.image_files import LabeledFiles, crop_image, image_files, read_images, subfolders
+from cuber.datasets.image_readers import LabeledFiles, files_by_class, read_images
 from cuber.datasets.loading import ImageDataset, directory
 from cuber.datasets.source import DamagedError, Images, Layout, Location
 from cuber.errors import CuberError
@@ -48,7 +49,7 @@ def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: 
     if strange:
         raise CuberError(f"{root.name}: class '{strange[0]}' has images to test with but none to train with")
     files = tuple(path for path, _ in (*train, *test))
-    convert = partial(crop_image, side=side, grey=grey)
+    convert = partial(_crop, side=side, grey=grey)
     read = partial(read_images, root.name, {"train": train, "test": test}, classes, convert)
     layout = Layout(f"own {root.resolve()} {test_share} {side} {grey}", files, (), read)
     arrays, notes = load_cached(f"own-{root.name}", layout, directory())
@@ -110,12 +111,11 @@ def read_items(
 def _list_folder(folder: Path) -> LabeledFiles:
     if not folder.is_dir():
         raise CuberError(f"there is no folder {folder}: name one that holds a folder of images for each class")
-    files = {inner: image_files(inner) for inner in subfolders(folder)}
-    empty = [inner for inner, images in files.items() if not images]
-    if not files or empty:
-        which = empty[0] if empty else folder
-        raise CuberError(f"{which} holds no images (.png, .jpg, ...): a folder of images for each class is expected")
-    return [(path, inner.name) for inner, images in files.items() for path in images]
+    files = files_by_class(folder)
+    empty = [folder / name for name, images in files.items() if not images] if files else [folder]
+    if empty:
+        raise CuberError(f"{empty[0]} holds no images (.png, .jpg, ...): a folder of images for each class is expected")
+    return [(path, name) for name, images in files.items() for path in images]
 
 
 def _choose(labels: Sequence[Any], share: float, where: str) -> np.ndarray:
@@ -160,13 +160,40 @@ def _decode_items(items: Any, side: int, grey: bool, image: str, label: str, whe
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise CuberError(f"{where}: item {position} is a {type(item).__name__} where (image, label) is expected")
         try:
-            images[position] = crop_image(item[0], side, grey)
+            images[position] = _crop(item[0], side, grey)
         except DamagedError as error:
             raise CuberError(f"{where}: the image of item {position} {error}") from error
         labels.append(item[1] if isinstance(item[1], str) else int(item[1]))
     if not labels:
         raise CuberError(f"{where}: there are no images in it")
     return images, labels
+
+
+def _crop(image: Any, side: int, grey: bool) -> Images:
+    """Scale the shorter edge of a PIL image, an array or a tensor to ``side`` and keep the center."""
+    if not isinstance(image, Image.Image):
+        image = _from_array(image)
+    upright = ImageOps.exif_transpose(image) or image
+    fitted = ImageOps.fit(upright.convert("L" if grey else "RGB"), (side, side), Image.Resampling.BILINEAR)
+    return np.asarray(fitted)
+
+
+def _from_array(values: Any) -> Image.Image:
+    is_tensor = hasattr(values, "detach")
+    array = np.asarray(values.detach().cpu() if is_tensor else values)
+    if is_tensor and array.ndim == 3:
+        array = array.transpose(1, 2, 0)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+        raise DamagedError(f"is of shape {array.shape}, not (height, width) or (height, width, channels)")
+    if array.dtype.kind == "f":
+        if not (array.min() >= 0 and array.max() <= 1):  # also True for NaN
+            raise DamagedError("has numbers outside 0 to 1; give images before they are normalized")
+        array = (array * 255).round().astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise DamagedError(f"is of {array.dtype}, not of uint8 or numbers from 0 to 1")
+    return Image.fromarray(array)
 
 
 def _class_names(items: Any, label: str) -> Sequence[str] | None:

@@ -1,10 +1,11 @@
-"""Readers of notMNIST, and of miniImageNet as class folders or as pickles."""
+"""Readers of image files, which skip and report damaged ones: notMNIST, miniImageNet and folders of your own."""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -12,33 +13,94 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
-from cuber.datasets.image_files import LabeledFiles, decode_files, image_files, read_images, report_damaged, subfolders
-from cuber.datasets.source import SPLITS, Block, DamagedError, Images, Layout, Notes, Source
+from cuber.datasets.source import SPLITS, Block, DamagedError, Images, Layout, Notes, Source, cannot_read
 from cuber.datasets.unpickle import load_plain, text, whole_numbers
-from cuber.errors import CuberError
+from cuber.errors import CuberError, CuberWarning
 
+MAX_NAMED = 10
+"""Number of damaged files that a note names."""
+CHUNK = 256
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"})
 TEST_FRACTION = 10
 """One image of notMNIST in ten is for testing: it has no split of its own."""
 SUBSETS = ("train", "val", "test")
+LabeledFiles = Sequence[tuple[Path, str]]
+"""Image files and the names of their classes."""
+Convert = Callable[[Image.Image], Images]
 Item = TypeVar("Item")
 
 
-def files_by_class(source: Source, folder: Path) -> dict[str, list[Path]]:
-    """Return the images of each class folder; raise CuberError for a folder that is not one."""
-    found = {path.name: path for path in subfolders(folder)}
+def files_by_class(folder: Path) -> dict[str, list[Path]]:
+    """Return the images of each folder in a folder, sorted by name and without hidden ones."""
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
+    return {
+        inner.name: sorted(path for path in inner.iterdir() if path.suffix.lower() in SUFFIXES and path.name[0] != ".")
+        for inner in folders
+    }
+
+
+def read_images(
+    name: str, listed: Mapping[str, LabeledFiles], classes: Sequence[str], convert: Convert, notes: Notes
+) -> Iterator[Block]:
+    """Yield the images of each split; raise CuberError if none of a class can be decoded."""
+    damaged: list[str] = []
+    for split, files in listed.items():
+        unread = {label: path.parent for path, label in files}
+        for start in range(0, len(files), CHUNK):
+            decoded = list(decode_files(name, files[start : start + CHUNK], convert, damaged))
+            if decoded:
+                labels = np.array([classes.index(label) for _, label in decoded], np.int64)
+                yield Block(split, np.stack([image for image, _ in decoded]), labels)
+            for _, label in decoded:
+                unread.pop(label, None)
+        for label, folder in unread.items():
+            raise CuberError(f"{name}: {folder} has no {split} image of {label} that can be read")
+    report_damaged(name, damaged, notes)
+
+
+def decode_files(name: str, files: LabeledFiles, convert: Convert, damaged: list[str]) -> Iterator[tuple[Images, str]]:
+    """Yield image and label of each file that can be decoded; append the others to ``damaged``."""
+    for path, label in files:
+        try:
+            if path.stat().st_size == 0:
+                raise DamagedError("empty")
+            with Image.open(path) as image:
+                decoded = convert(image)
+        except PermissionError as error:
+            raise cannot_read(name, path, error) from error
+        except Exception as error:  # Pillow raises unrelated types for damaged files
+            what = error if isinstance(error, DamagedError) else "not an image, or cut off"
+            damaged.append(f"{path.parent.name}/{path.name} ({what})")
+        else:
+            yield decoded, label
+
+
+def report_damaged(name: str, damaged: Sequence[str], notes: Notes) -> None:
+    """Add a note on the files of a dataset that were skipped, and warn."""
+    if not damaged:
+        return
+    more = len(damaged) - MAX_NAMED
+    names = ", ".join(damaged[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    notes.append(f"{len(damaged)} damaged file{'s' if len(damaged) > 1 else ''} skipped: {names}")
+    warnings.warn(f"{name}: {notes[-1]}", CuberWarning, stacklevel=3)
+
+
+def _known_files(source: Source, folder: Path) -> dict[str, list[Path]]:
+    """Return the images of each class; raise CuberError for a folder that is not of a class."""
+    found = files_by_class(folder)
     strange = [name for name in found if name not in source.classes]
     if strange:
         raise CuberError(
             f"{source.name}: {folder / strange[0]} is not one of its {len(source.classes)} class folders "
             f"({', '.join(source.classes[:3])}, ...); move it elsewhere, or correct its name"
         )
-    return {name: image_files(path) for name, path in found.items()}
+    return found
 
 
 def notmnist_layouts(source: Source, folder: Path) -> Iterator[Layout]:
     """Yield the layout of a folder of PNG files per letter, with duplicates and two empty files."""
     if any((folder / letter).is_dir() for letter in source.classes):
-        found = files_by_class(source, folder)
+        found = _known_files(source, folder)
         files = [(path, letter) for letter, paths in found.items() for path in paths]
         missing = tuple(folder / letter for letter in source.classes if not found.get(letter))
         yield Layout("PNG files", tuple(path for path, _ in files), missing, partial(_read_letters, source, files))
@@ -114,7 +176,7 @@ def _read_pickles(source: Source, paths: Sequence[Path], notes: Notes) -> Iterat
 
 
 def _folder_layout(source: Source, subsets: Sequence[Path]) -> Layout:
-    found = {subset.name: files_by_class(source, subset) for subset in subsets}
+    found = {subset.name: _known_files(source, subset) for subset in subsets}
     if found.get("train", {}).keys() & found.get("test", {}).keys():
         official = [subset for subset in subsets if subset.name in SPLITS]
         missing = [path / name for path in official for name in source.classes if not found[path.name].get(name)]
