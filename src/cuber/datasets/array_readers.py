@@ -18,11 +18,6 @@ from cuber.datasets.unpickle import load_plain, text, whole_numbers
 IDX_NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 UNSIGNED_BYTE = 0x08
 CIFAR_PIXELS = 3 * 32 * 32
-CIFAR_FOLDERS = {
-    "cifar-10": ("cifar-10-batches-py", "cifar-10-batches-bin"),
-    "cifar-100": ("cifar-100-python", "cifar-100-binary"),
-}
-"""Folders of the python and of the binary version."""
 
 
 def idx_layouts(source: Source, folder: Path) -> Iterator[Layout]:
@@ -33,14 +28,16 @@ def idx_layouts(source: Source, folder: Path) -> Iterator[Layout]:
 
 def cifar_layouts(source: Source, folder: Path) -> Iterator[Layout]:
     """Yield the layouts of the python version and of the binary version."""
-    is_small = source.name == "cifar-10"
-    names = {f"data_batch_{number}": "train" for number in range(1, 6)} if is_small else {"train": "train"}
-    names["test_batch" if is_small else "test"] = "test"
-    python, binary = CIFAR_FOLDERS[source.name]
+    if source.name == "cifar-10":
+        python, binary, label_bytes = "cifar-10-batches-py", "cifar-10-batches-bin", 1
+        names = {**{f"data_batch_{number}": "train" for number in range(1, 6)}, "test_batch": "test"}
+    else:
+        python, binary, label_bytes = "cifar-100-python", "cifar-100-binary", 2
+        names = {"train": "train", "test": "test"}
     splits = {folder / python / name: split for name, split in names.items()}
     yield _layout(source, "python version", splits, _parse_cifar_pickle)
     splits = {folder / binary / f"{name}.bin": split for name, split in names.items()}
-    yield _layout(source, "binary version", splits, partial(_parse_cifar_records, 1 if is_small else 2))
+    yield _layout(source, "binary version", splits, partial(_parse_cifar_records, label_bytes))
 
 
 def svhn_layouts(source: Source, folder: Path) -> Iterator[Layout]:

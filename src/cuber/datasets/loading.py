@@ -135,9 +135,8 @@ def check(name: str, data_dir: Location | None = None) -> Iterator[FileCheck]:
 
 def is_intact(name: str, data_dir: Location | None = None) -> bool:
     """Return whether a dataset is present and none of its files has a checksum mismatch."""
-    if status(name, data_dir).state != PRESENT:
-        return False
-    return all(result.state != MISMATCH for result in check(name, data_dir))
+    is_present = status(name, data_dir).state == PRESENT
+    return is_present and all(result.state != MISMATCH for result in check(name, data_dir))
 
 
 def _require_layout(source: Source, root: Path) -> Layout:

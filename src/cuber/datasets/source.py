@@ -127,8 +127,7 @@ class Source:
 
     def md5(self, filename: str) -> str | None:
         """Return the official md5 of a file, or None if none was published."""
-        downloads = {download.name: download.md5 for download in self.downloads}
-        return downloads.get(filename) or self.contents.get(filename)
+        return {**self.contents, **{download.name: download.md5 for download in self.downloads}}.get(filename)
 
     def error(self, path: Path, what: str) -> CuberError:
         """Return the error for a file that is missing or damaged, with its checksum and how to get it."""

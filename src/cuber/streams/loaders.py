@@ -24,11 +24,9 @@ class JointSplit:
         self._begins = self._ends - sizes
         shapes = {task: split.shape for task, split in enumerate(splits) if not isinstance(split, DatasetSplit)}
         for task, shape in shapes.items():
-            first = min(shapes)
-            if shape != shapes[first]:
-                raise _do_not_mix(
-                    f"those of task {first} are of shape {shapes[first]}, those of task {task} of {shape}"
-                )
+            first, expected = next(iter(shapes.items()))
+            if shape != expected:
+                raise _do_not_mix(f"those of task {first} are of shape {expected}, those of task {task} of {shape}")
 
     def __len__(self) -> int:
         return int(self._ends[-1])
