@@ -60,9 +60,6 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         for seed, letter in enumerate("abcd"):
             for number, image in enumerate(files.pictures(15, 40, 50, 3, seed=seed)):
                 files.write_image(tmp_path / folder / letter / f"{number}.png", image)
-    for part, numbers in (("train", range(10)), ("test", range(10, 15))):
-        rows = [(f"{letter}/{number}.png", letter) for letter in "ab" for number in numbers]
-        files.write_csv(tmp_path / f"first-{part}.csv", rows)
     text = (GUIDES / "own-data.md").read_text()
     exec("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})
     out = capsys.readouterr().out

@@ -13,7 +13,7 @@ def write_every_set(root: Path) -> Path:
     files.write_idx(root / "MNIST/raw", train=60, test=30)
     files.write_idx(root / "FashionMNIST/raw", train=50, test=20)
     for name, per_file in (("cifar-10", 10), ("cifar-100", 400)):
-        folder, _ = files.CIFAR_FOLDERS[name, "python"]
+        folder = files.CIFAR_FOLDERS[name, "python"]
         for file, (content, _, _) in files.cifar_files(name, "python", per_file).items():
             files.write(root / folder / file, content)
     files.write_svhn(root / "SVHN")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import pickle
@@ -93,10 +92,10 @@ def cifar_files(name: str, version: str, per_file: int = 8) -> dict[str, tuple[b
 
 
 CIFAR_FOLDERS = {
-    ("cifar-10", "python"): ("cifar-10-batches-py", "cifar-10-python.tar.gz"),
-    ("cifar-10", "binary"): ("cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
-    ("cifar-100", "python"): ("cifar-100-python", "cifar-100-python.tar.gz"),
-    ("cifar-100", "binary"): ("cifar-100-binary", "cifar-100-binary.tar.gz"),
+    ("cifar-10", "python"): "cifar-10-batches-py",
+    ("cifar-10", "binary"): "cifar-10-batches-bin",
+    ("cifar-100", "python"): "cifar-100-python",
+    ("cifar-100", "binary"): "cifar-100-binary",
 }
 
 
@@ -134,12 +133,6 @@ def write_notmnist(folder: Path, per_class: int = 20) -> None:
     for position, letter in enumerate("ABCDEFGHIJ"):
         for number, image in enumerate(pictures(per_class, 28, 28, seed=position)):
             write_image(folder / letter / f"{number:03}.png", image)
-
-
-def write_csv(path: Path, rows: Sequence[tuple[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("filename", "label"), *rows])
 
 
 def write_mini_pickles(folder: Path, classes: Sequence[str], per_class: int = 6, protocol: int = 2) -> np.ndarray:

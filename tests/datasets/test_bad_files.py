@@ -13,7 +13,6 @@ from scipy.io import savemat
 
 from cuber import datasets
 from cuber.datasets import registry
-from cuber.datasets.readers import find_layout
 from cuber.errors import CuberError
 from tests.datasets import files
 
@@ -31,7 +30,7 @@ def complaint(name: str, root: Path) -> str:
 
 def mini_complaint(root: Path) -> str:
     with pytest.raises(CuberError) as caught:  # noqa: PT012
-        layout = find_layout(FEW, root)
+        layout = FEW.find_layout(root)
         assert layout is not None
         list(layout.read([]))
     return str(caught.value)
@@ -124,7 +123,7 @@ def test_labels_out_of_range(tmp_path: Path) -> None:
 
 
 def cifar(root: Path, version: str, train: bytes) -> Path:
-    folder, _ = files.CIFAR_FOLDERS["cifar-100", version]
+    folder = files.CIFAR_FOLDERS["cifar-100", version]
     for file, (content, _, _) in files.cifar_files("cifar-100", version).items():
         files.write(root / folder / file, train if file.startswith("train") else content)
     return root / folder
@@ -162,18 +161,6 @@ def test_cifar_binary_cut_off(tmp_path: Path, keep: int) -> None:
     sentence = complaint("cifar-100", tmp_path)
     assert "are not records of 3074" in sentence
     assert "no official checksum of it is known" in sentence
-
-
-def test_cifar_archive(tmp_path: Path) -> None:
-    made = files.cifar_files("cifar-100", "python")
-    whole = files.tar_bytes([(f"cifar-100-python/{name}", content) for name, (content, _, _) in made.items()])
-    archive = tmp_path / "cifar-100-python.tar.gz"
-    archive.write_bytes(whole[: len(whole) // 2])
-    assert f"{archive} is" in complaint("cifar-100", tmp_path)
-    archive.write_bytes(files.tar_bytes([("cifar-100-python/train", made["train"][0])]))
-    assert "has no test in it" in complaint("cifar-100", tmp_path)
-    archive.write_bytes(b"no archive")
-    assert "its md5 is eb9058c3a382ffc7106e4002c42a8d85" in complaint("cifar-100", tmp_path)
 
 
 def test_svhn(tmp_path: Path) -> None:
@@ -219,27 +206,11 @@ def test_mini_imagenet_folders(tmp_path: Path) -> None:
     (tmp_path / "miniImageNet/test" / FEW.classes[1] / "0.jpg").write_bytes(b"damaged")
     assert f"has no test image of {FEW.classes[1]} that can be read" in mini_complaint(tmp_path)
     (tmp_path / "miniImageNet/test" / FEW.classes[1] / "0.jpg").unlink()
-    layout = find_layout(FEW, tmp_path)
+    layout = FEW.find_layout(tmp_path)
     assert layout is not None
     assert layout.missing == (tmp_path / "miniImageNet/test" / FEW.classes[1],)
     (tmp_path / "miniImageNet/train/cat").mkdir()
     assert "train/cat is not one of its 4 class folders" in mini_complaint(tmp_path)
-
-
-def test_mini_imagenet_csv(tmp_path: Path) -> None:
-    place = tmp_path / "miniImageNet"
-    for subset in ("train", "val", "test"):
-        files.write_csv(place / f"{subset}.csv", [("a.jpg", FEW.classes[0])])
-    layout = find_layout(FEW, tmp_path)
-    assert layout is not None
-    assert layout.missing == (place / "images/a.jpg",) * 3
-    files.write_csv(place / "val.csv", [("a.jpg", "cat")])
-    assert "val.csv names the class cat" in mini_complaint(tmp_path)
-    for bad in ("../../a.jpg", ""):
-        files.write_csv(place / "val.csv", [(bad, FEW.classes[0])])
-        assert "val.csv has no filename and label" in mini_complaint(tmp_path)
-    files.write(place / "val.csv", b"filename,label\n\xff\xfe,x")
-    assert "val.csv is not a csv file" in mini_complaint(tmp_path)
 
 
 def test_mini_imagenet_pickles(tmp_path: Path) -> None:

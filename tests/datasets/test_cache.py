@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_second_load_maps_what_the_first_wrote(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load(root)
-    monkeypatch.setattr("cuber.datasets.readers.idx.read_idx", None)
+    monkeypatch.setattr("cuber.datasets.array_readers.read_idx", None)
     second = load(root)
     assert isinstance(second.train_images, np.memmap)
     assert not second.train_images.flags.writeable
@@ -70,7 +70,7 @@ def test_another_directory_does_not_push_it_out(root: Path, tmp_path_factory: py
     assert cached(root) == []
 
 
-@pytest.mark.parametrize("file", [*cache.FILES, "notes.json"])
+@pytest.mark.parametrize("file", [*cache.FILES, cache.CONTENTS])
 @pytest.mark.parametrize("harm", ["cut", "gone", "empty"])
 def test_broken_cache_is_made_anew(root: Path, file: str, harm: str) -> None:
     whole = np.array(load(root).train_images)
@@ -108,14 +108,14 @@ from cuber import datasets
 """
 
 LOADER = f"""{ALONE}
-from cuber.datasets.readers import idx
+from cuber.datasets import array_readers
 
-read = idx.read_idx
+read = array_readers.read_idx
 def wait(*arguments):
     print("ready", flush=True)
     sys.stdin.readline()
     return read(*arguments)
-idx.read_idx = wait
+array_readers.read_idx = wait
 dataset = datasets.load("mnist", sys.argv[1])
 print(type(dataset.train_images).__name__, int(dataset.train_images.sum()), len(dataset.test_labels))
 """

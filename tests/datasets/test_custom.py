@@ -56,7 +56,7 @@ def test_a_folder_of_class_folders(folder: Path) -> None:
 def test_it_is_decoded_once_and_again_when_a_file_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = datasets.read_folder(folder, side=10)
     with monkeypatch.context() as patch:
-        patch.setattr("cuber.datasets.custom.decode", None)
+        patch.setattr("cuber.datasets.image_readers.decode_files", None)
         second = datasets.read_folder(folder, side=10)
     assert isinstance(second.train_images, np.memmap)
     assert bytes_of(first) == bytes_of(second)
@@ -109,17 +109,6 @@ def arrays_named(arrays: list) -> list:
     return [(array, LETTERS[label]) for array, label in arrays]
 
 
-def test_lists_of_files(folder: Path, tmp_path: Path) -> None:
-    files.write_csv(tmp_path / "train.csv", [(f"{c}/{n}.png", f"{k}") for c, k in (("a", 10), ("b", 9)) for n in "012"])
-    files.write_csv(tmp_path / "test.csv", [("a/4.png", "10")])
-    dataset = datasets.read_lists(tmp_path / "train.csv", tmp_path / "test.csv", side=10, folder=folder)
-    assert dataset.classes == ("9", "10")
-    assert np.bincount(dataset.train_labels).tolist() == [3, 3]
-    assert dataset.test_labels.tolist() == [1]
-    with pytest.raises(CuberError, match=r"train.csv names .*a/0.png, which is not there \(6 of 6 are not\)"):
-        datasets.read_lists(tmp_path / "train.csv", tmp_path / "test.csv", side=10)
-
-
 def test_damaged_images_are_named_and_counted(folder: Path) -> None:
     (folder / "b/1.png").write_bytes(b"no image")
     with pytest.warns(CuberWarning, match=r"mine: 1 damaged file skipped: b/1.png \(not an image, or cut off\)"):
@@ -154,9 +143,6 @@ def test_bad_folders(folder: Path, tmp_path: Path) -> None:
     (folder / "d").mkdir()
     with pytest.raises(CuberError, match=r"d holds no images"):
         datasets.read_folder(folder, side=10)
-    files.write(tmp_path / "list.csv", b"path;class\n")
-    with pytest.raises(CuberError, match="needs a first line 'filename,label'"):
-        datasets.read_lists(tmp_path / "list.csv", tmp_path / "list.csv", side=10)
 
 
 @pytest.mark.parametrize("side", [0, -3, 2.5, True])

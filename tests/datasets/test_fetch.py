@@ -29,7 +29,7 @@ def file(*urls: str, content: bytes = CONTENT, path: str = "file.bin", **more: s
     return Download(path, urls, len(content), hashlib.md5(content).hexdigest(), **more)
 
 
-def refused(what: str, download: Download, folder: Path, bar: fetch.Bar | None = None) -> str:
+def refused(what: str, download: Download, folder: Path, bar: Counting | None = None) -> str:
     path = folder / download.name
     with pytest.raises(CuberError, match=what) as caught:
         fetch.download(download, path, bar)

@@ -11,11 +11,12 @@ import pytest
 
 from cuber import datasets
 from cuber.datasets.loading import INCOMPLETE, MISMATCH, MISSING, OK, PRESENT, UNKNOWN
+from cuber.datasets.source import Source
 from tests.datasets import files
 
 
 @pytest.mark.parametrize("source", datasets.SOURCES.values(), ids=datasets.SOURCES)
-def test_table(source: datasets.Source) -> None:
+def test_table(source: Source) -> None:
     assert len(source.mean) == len(source.std) == (source.shape[2] if len(source.shape) == 3 else 1)
     assert (
         len(source.classes)

@@ -10,7 +10,6 @@ import pytest
 
 from cuber import datasets
 from cuber.datasets import registry
-from cuber.datasets.readers import find_layout, miniimagenet
 from cuber.errors import CuberWarning
 from tests.datasets import files
 
@@ -48,16 +47,10 @@ def test_old_names_of_idx_files(tmp_path: Path) -> None:
     ("name", "place"), [("cifar-10", ""), ("cifar-10", "cifar10"), ("cifar-100", ""), ("cifar-100", "cifar100")]
 )
 @pytest.mark.parametrize("version", ["python", "binary"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_cifar(tmp_path: Path, name: str, version: str, packed: bool, place: str) -> None:
-    folder, archive = files.CIFAR_FOLDERS[name, version]
+def test_cifar(tmp_path: Path, name: str, version: str, place: str) -> None:
     made = files.cifar_files(name, version)
-    if packed:  # in an order that is not that of the batches
-        members = [(f"{folder}/{file}", content) for file, (content, _, _) in reversed(made.items())]
-        files.write(tmp_path / place / archive, files.tar_bytes(members))
-    else:
-        for file, (content, _, _) in made.items():
-            files.write(tmp_path / place / folder / file, content)
+    for file, (content, _, _) in made.items():
+        files.write(tmp_path / place / files.CIFAR_FOLDERS[name, version] / file, content)
     dataset = datasets.load(name, tmp_path)
     *train, test = made.values()
     np.testing.assert_array_equal(dataset.train_images, np.concatenate([images for _, images, _ in train]))
@@ -137,7 +130,7 @@ FEW = replace(registry.MINI_IMAGENET, classes=MINI[:4])
 
 
 def blocks(root: Path) -> tuple[dict[str, list[int]], list[str], int]:
-    layout = find_layout(FEW, root)
+    layout = FEW.find_layout(root)
     assert layout is not None
     assert not layout.missing
     notes: list[str] = []
@@ -161,14 +154,11 @@ def test_mini_imagenet_folders_without_a_split_are_split(tmp_path: Path, subset:
     assert blocks(tmp_path) == (SIXTHS, [], 24)
 
 
-def test_mini_imagenet_csv_and_larger_images(tmp_path: Path) -> None:
-    place = tmp_path / "miniimagenet"
-    for subset, names in (("train", FEW.classes[:2]), ("val", FEW.classes[2:3]), ("test", FEW.classes[3:])):
-        rows = [(f"{name}{number:08}.jpg", name) for name in names for number in range(6)]
-        files.write_csv(place / f"{subset}.csv", rows)
-        for filename, _ in rows:
-            files.write_image(place / "images" / filename, files.pictures(1, 100, 90, 3)[0])
-    assert blocks(tmp_path) == (SIXTHS, ["24 images resized to 84x84"], 27)
+def test_larger_images_of_mini_imagenet_are_resized(tmp_path: Path) -> None:
+    for name in FEW.classes:
+        for number in range(6):
+            files.write_image(tmp_path / "miniimagenet" / name / f"{number}.jpg", files.pictures(1, 100, 90, 3)[0])
+    assert blocks(tmp_path) == (SIXTHS, ["24 images resized to 84x84"], 24)
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
@@ -179,7 +169,7 @@ def test_mini_imagenet_pickles(tmp_path: Path, protocol: int, validation: str) -
         tmp_path / "mini_imagenet" / f"mini-imagenet-cache-{validation}.pkl"
     )
     assert blocks(tmp_path) == (SIXTHS, [], 3)
-    first = next(iter(miniimagenet.layouts(FEW, tmp_path)[0].read([])))
+    first = next(iter(FEW.find_layout(tmp_path).read([])))
     np.testing.assert_array_equal(first.images, images[:5])
 
 

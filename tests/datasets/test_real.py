@@ -11,7 +11,6 @@ import pytest
 
 from cuber import datasets
 from cuber.datasets.loading import PRESENT
-from cuber.datasets.readers import find_layout
 
 REAL = os.environ.get("CUBER_DATA")
 pytestmark = [
@@ -100,7 +99,7 @@ def test_class_names_of_cifar_100() -> None:
 
 
 def test_python_version_is_read_as_numpy_would() -> None:
-    layout = find_layout(datasets.find("cifar-100"), Path(str(REAL)))
+    layout = datasets.find("cifar-100").find_layout(Path(str(REAL)))
     if layout is None or layout.title != "python version":
         pytest.skip("no python version of cifar-100")
     batch = pickle.loads(layout.files[-1].read_bytes(), encoding="bytes")

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuber.datasets.source import DamagedError
-from cuber.datasets.unpickle import load_plain
+from cuber.datasets.unpickle import load_plain, whole_numbers
 from tests.datasets import files
 
 
@@ -114,6 +114,26 @@ def test_refusal_names_what_was_asked_for() -> None:
 def test_crafted(content: bytes) -> None:
     with pytest.raises(DamagedError):
         load(content)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_shared_containers_do_not_expand_without_bounds(kind: Any) -> None:
+    value = kind(range(10))
+    for _ in range(20):
+        value = kind([value] * 10)
+    content = pickle.dumps({"data": 1, "labels": value}, 2)
+    assert len(content) < 1000
+    with pytest.raises(DamagedError, match="more than 1,000,000 values"):
+        load(content)
+
+
+def test_labels_that_share_a_large_value_are_not_made_an_array() -> None:
+    large = np.zeros(10**6, np.uint8)
+    shared = load(pickle.dumps([[large] * 10**5, ["x" * 10**6] * 10**5]))
+    for values in (*shared, [0.5], [2**70], [], 3):
+        with pytest.raises(DamagedError, match="not a list of whole numbers"):
+            whole_numbers(values)
+    assert whole_numbers([3, np.int32(4)]).tolist() == [3, 4]
 
 
 def test_an_array_cannot_promise_more_than_it_brings() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from cuber import CuberError, datasets
-from cuber.streams import stream_by_classes, stream_by_domains, stream_by_files
+from cuber.streams import stream_by_classes, stream_by_domains
 from tests.datasets import files
 from tests.streams.paper import check_no_leak, check_rows, classes_of
 
@@ -48,23 +46,3 @@ def test_by_domains() -> None:
     assert len(stream_by_domains(other, shared_head=False)) == 2
     with pytest.raises(CuberError, match="has no tasks"):
         stream_by_domains({})
-
-
-def test_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBER_CACHE", str(tmp_path / "cache"))
-    for number, image in enumerate(files.pictures(8, 8, 8, 3)):
-        files.write_image(tmp_path / f"{number}.png", image)
-    files.write_csv(tmp_path / "one.csv", [("0.png", "cat"), ("1.png", "dog"), ("2.png", "dog")])
-    files.write_csv(tmp_path / "two.csv", [("3.png", "cow"), ("4.png", "hen"), ("5.png", "owl")])
-    files.write_csv(tmp_path / "test1.csv", [("6.png", "dog")])
-    files.write_csv(tmp_path / "test2.csv", [("7.png", "owl")])
-    lists = {
-        "pets": (tmp_path / "one.csv", tmp_path / "test1.csv"),
-        "farm": (tmp_path / "two.csv", tmp_path / "test2.csv"),
-    }
-    stream = stream_by_files(lists, side=8)
-    assert [(task.name, task.classes, len(task.train), len(task.test)) for task in stream] == [
-        ("pets", 2, 3, 1),
-        ("farm", 3, 3, 1),
-    ]
-    assert [task.test.y.tolist() for task in stream] == [[1], [2]]

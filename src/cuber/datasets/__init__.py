@@ -1,30 +1,14 @@
 """Image datasets: download, verification and reading."""
 
-from cuber.datasets.custom import read_folder, read_items, read_lists
+from cuber.datasets.custom import read_folder, read_items
 from cuber.datasets.fetch import get
-from cuber.datasets.loading import (
-    OFFICIAL_SIZE,
-    FileCheck,
-    ImageDataset,
-    Status,
-    check,
-    directory,
-    is_intact,
-    load,
-    status,
-    statuses,
-)
+from cuber.datasets.loading import OFFICIAL_SIZE, ImageDataset, check, directory, is_intact, load, status, statuses
 from cuber.datasets.registry import SOURCES, find
-from cuber.datasets.source import Location, Source
 
 __all__ = [
     "OFFICIAL_SIZE",
     "SOURCES",
-    "FileCheck",
     "ImageDataset",
-    "Location",
-    "Source",
-    "Status",
     "check",
     "directory",
     "find",
@@ -33,7 +17,6 @@ __all__ = [
     "load",
     "read_folder",
     "read_items",
-    "read_lists",
     "status",
     "statuses",
 ]

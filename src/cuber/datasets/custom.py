@@ -1,29 +1,25 @@
-"""Datasets of your own images: class folders, csv files, or any sequence of images and labels."""
+"""Datasets of your own images: class folders, or any sequence of images and labels."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
 
 from cuber.datasets.cache import load_cached
+from cuber.datasets.image_readers import LabeledFiles, files_by_class, read_images
 from cuber.datasets.loading import ImageDataset, directory
-from cuber.datasets.readers.image_files import crop_image, decode, image_files, report_damaged, subfolders
-from cuber.datasets.readers.layout import Block, Images, Labels, Layout, Notes
-from cuber.datasets.source import DamagedError, Location
+from cuber.datasets.source import DamagedError, Images, Layout, Location
 from cuber.errors import CuberError
-
-LabeledFiles = list[tuple[Path, str]]
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 MAX_SAMPLES = 2000
 """Number of images from which mean and standard deviation are computed."""
-CHUNK = 256
 
 
 def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: float = 0.2) -> ImageDataset:
@@ -41,27 +37,23 @@ def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: 
     <flowers: 2,936 train, 734 test, 5 classes, (64, 64, 3)>
     """
     root = Path(folder).expanduser()
+    _check_side(side, root.name)
     tests = [root / name for name in TEST_FOLDERS if (root / name).is_dir()]
     if (root / "train").is_dir() and tests:
         train, test = _list_folder(root / "train"), _list_folder(tests[0])
     else:
         listed = _list_folder(root)
-        held_out = _choose([label for _, label in listed], test_share, str(root))
-        train, test = _partition(listed, held_out)
-    return _read_files(root.name, {"train": train, "test": test}, side, grey, f"{root.resolve()} {test_share}")
-
-
-def read_lists(
-    train: Location, test: Location, *, side: int, grey: bool = False, folder: Location | None = None
-) -> ImageDataset:
-    """Read two csv files with the columns ``filename`` and ``label``.
-
-    Filenames are relative to ``folder`` (default: the folder of the list). For the rest see :func:`read_folder`.
-    """
-    paths = {"train": Path(train).expanduser(), "test": Path(test).expanduser()}
-    listed = {split: _read_list(path, Path(folder or path.parent).expanduser()) for split, path in paths.items()}
-    where = " ".join(str(path.resolve()) for path in paths.values())
-    return _read_files(paths["train"].stem, listed, side, grey, where, tuple(paths.values()))
+        train, test = _partition(listed, _choose([label for _, label in listed], test_share, str(root)))
+    classes = sorted({label for _, label in train}, key=_natural)
+    strange = sorted({label for _, label in test} - set(classes))
+    if strange:
+        raise CuberError(f"{root.name}: class '{strange[0]}' has images to test with but none to train with")
+    files = tuple(path for path, _ in (*train, *test))
+    convert = partial(_crop, side=side, grey=grey)
+    read = partial(read_images, root.name, {"train": train, "test": test}, classes, convert)
+    layout = Layout(f"own {root.resolve()} {test_share} {side} {grey}", files, (), read)
+    arrays, notes = load_cached(f"own-{root.name}", layout, directory())
+    return _dataset(root.name, arrays, classes, notes)
 
 
 def read_items(
@@ -95,55 +87,45 @@ def read_items(
     """
     images, labels = _decode_items(train, side, grey, image, label, f"{name}, training split")
     if test is None:
-        held_out = _choose([str(value) for value in labels], test_share, name)
+        held_out = _choose(labels, test_share, name)
         images, test_images = images[~held_out], images[held_out]
         labels, test_labels = _partition(labels, held_out)
     else:
         test_images, test_labels = _decode_items(test, side, grey, image, label, f"{name}, test split")
-    known = _class_names(train, label)
     classes = sorted({*labels, *test_labels}, key=_natural)
-    if known is not None and all(isinstance(value, int) and 0 <= value < len(known) for value in classes):
-        classes, names = list(range(len(known))), tuple(known)
+    names = _class_names(train, label)
+    if names and all(isinstance(value, int) and 0 <= value < len(names) for value in classes):
+        classes = list(range(len(names)))
     else:
-        names = tuple(map(str, classes))
+        names = [str(value) for value in classes]
     numbers = {value: position for position, value in enumerate(classes)}
-    numbered, test_numbered = (np.array([numbers[value] for value in some]) for some in (labels, test_labels))
-    return _dataset(name, images, numbered, test_images, test_numbered, names)
+    arrays = {
+        "train_images": images,
+        "train_labels": np.array([numbers[value] for value in labels]),
+        "test_images": test_images,
+        "test_labels": np.array([numbers[value] for value in test_labels]),
+    }
+    return _dataset(name, arrays, names)
 
 
 def _list_folder(folder: Path) -> LabeledFiles:
     if not folder.is_dir():
         raise CuberError(f"there is no folder {folder}: name one that holds a folder of images for each class")
-    files = {inner: image_files(inner) for inner in subfolders(folder)}
-    empty = [inner for inner, images in files.items() if not images]
-    if not files or empty:
-        which = empty[0] if empty else folder
-        raise CuberError(f"{which} holds no images (.png, .jpg, ...): a folder of images for each class is expected")
-    return [(path, inner.name) for inner, images in files.items() for path in images]
+    files = files_by_class(folder)
+    empty = [folder / name for name, images in files.items() if not images] if files else [folder]
+    if empty:
+        raise CuberError(f"{empty[0]} holds no images (.png, .jpg, ...): a folder of images for each class is expected")
+    return [(path, name) for name, images in files.items() for path in images]
 
 
-def _read_list(path: Path, folder: Path) -> LabeledFiles:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, ValueError, csv.Error) as error:
-        raise CuberError(f"{path} cannot be read as a csv file: {getattr(error, 'strerror', None) or error}") from error
-    if not rows or not {"filename", "label"} <= rows[0].keys():
-        raise CuberError(f"{path} needs a first line 'filename,label' and a line for each image")
-    listed = [(folder / str(row["filename"]), str(row["label"])) for row in rows]
-    missing = [file for file, _ in listed if not file.is_file()]
-    if missing:
-        raise CuberError(f"{path} names {missing[0]}, which is not there ({len(missing)} of {len(listed)} are not)")
-    return listed
-
-
-def _choose(labels: Sequence[str], share: float, where: str) -> np.ndarray:
+def _choose(labels: Sequence[Any], share: float, where: str) -> np.ndarray:
     """Return a mask of the test samples: a share of each class, the same at every call."""
     if not 0 < share < 1:
         raise CuberError(f"{where}: the share to test with must be between 0 and 1, not {share}")
-    held_out, names = np.zeros(len(labels), bool), np.array(labels)
+    names = np.array([str(label) for label in labels])
+    held_out = np.zeros(len(names), bool)
     random = np.random.default_rng(0)
-    for name in sorted(set(labels)):
+    for name in np.unique(names):
         rows = random.permutation(np.flatnonzero(names == name))
         if len(rows) < 2:
             raise CuberError(f"{where}: class '{name}' has one image only, none is left to test with")
@@ -155,47 +137,6 @@ def _partition(items: Sequence[Any], held_out: np.ndarray) -> tuple[list[Any], l
     """Split items into those that are not held out and those that are."""
     pairs = list(zip(items, held_out, strict=True))
     return [item for item, held in pairs if not held], [item for item, held in pairs if held]
-
-
-def _read_files(
-    name: str, listed: Mapping[str, LabeledFiles], side: int, grey: bool, where: str, lists: tuple[Path, ...] = ()
-) -> ImageDataset:
-    _check_side(side, name)
-    labels = {split: {label for _, label in files} for split, files in listed.items()}
-    strange = sorted(labels["test"] - labels["train"])
-    if strange:
-        raise CuberError(f"{name}: class '{strange[0]}' has images to test with but none to train with")
-    classes = tuple(sorted(labels["train"], key=_natural))
-    files = tuple(path for labeled in listed.values() for path, _ in labeled)
-    read = partial(_read_blocks, name, listed, classes, side, grey)
-    layout = Layout(f"own {where} {side} {grey}", (*lists, *files), (), read)
-    made = load_cached(f"own-{name}", layout, directory())
-    arrays = (made.train_images, made.train_labels, made.test_images, made.test_labels)
-    return _dataset(name, *arrays, classes, made.notes)
-
-
-def _read_blocks(
-    name: str, listed: Mapping[str, LabeledFiles], classes: Sequence[str], side: int, grey: bool, notes: Notes
-) -> Iterator[Block]:
-    damaged: list[str] = []
-    for split, files in listed.items():
-        count = 0
-        for start in range(0, len(files), CHUNK):
-            images, labels = [], []
-            for path, label in files[start : start + CHUNK]:
-                try:
-                    images.append(decode(path, side, grey))
-                    labels.append(classes.index(label))
-                except DamagedError as error:
-                    damaged.append(f"{path.parent.name}/{path.name} ({error})")
-                except PermissionError as error:
-                    raise CuberError(f"{name}: {path} cannot be read ({error.strerror}): make it readable") from error
-            if images:
-                count += len(images)
-                yield Block(split, np.stack(images), np.array(labels))
-        if not count:
-            raise CuberError(f"{name}: none of its {split} images can be read, first {files[0][0]}")
-    report_damaged(name, damaged, notes)
 
 
 def _check_side(side: Any, name: str) -> None:
@@ -219,13 +160,40 @@ def _decode_items(items: Any, side: int, grey: bool, image: str, label: str, whe
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise CuberError(f"{where}: item {position} is a {type(item).__name__} where (image, label) is expected")
         try:
-            images[position] = crop_image(item[0], side, grey)
+            images[position] = _crop(item[0], side, grey)
         except DamagedError as error:
             raise CuberError(f"{where}: the image of item {position} {error}") from error
         labels.append(item[1] if isinstance(item[1], str) else int(item[1]))
     if not labels:
         raise CuberError(f"{where}: there are no images in it")
     return images, labels
+
+
+def _crop(image: Any, side: int, grey: bool) -> Images:
+    """Scale the shorter edge of a PIL image, an array or a tensor to ``side`` and keep the center."""
+    if not isinstance(image, Image.Image):
+        image = _from_array(image)
+    upright = ImageOps.exif_transpose(image) or image
+    fitted = ImageOps.fit(upright.convert("L" if grey else "RGB"), (side, side), Image.Resampling.BILINEAR)
+    return np.asarray(fitted)
+
+
+def _from_array(values: Any) -> Image.Image:
+    is_tensor = hasattr(values, "detach")
+    array = np.asarray(values.detach().cpu() if is_tensor else values)
+    if is_tensor and array.ndim == 3:
+        array = array.transpose(1, 2, 0)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+        raise DamagedError(f"is of shape {array.shape}, not (height, width) or (height, width, channels)")
+    if array.dtype.kind == "f":
+        if not (array.min() >= 0 and array.max() <= 1):  # also True for NaN
+            raise DamagedError("has numbers outside 0 to 1; give images before they are normalized")
+        array = (array * 255).round().astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise DamagedError(f"is of {array.dtype}, not of uint8 or numbers from 0 to 1")
+    return Image.fromarray(array)
 
 
 def _class_names(items: Any, label: str) -> Sequence[str] | None:
@@ -236,19 +204,15 @@ def _class_names(items: Any, label: str) -> Sequence[str] | None:
 
 
 def _dataset(
-    name: str,
-    images: Images,
-    labels: Labels,
-    test_images: Images,
-    test_labels: Labels,
-    classes: tuple[str, ...],
-    notes: tuple[str, ...] = (),
+    name: str, arrays: Mapping[str, np.ndarray], classes: Sequence[str], notes: tuple[str, ...] = ()
 ) -> ImageDataset:
+    images = arrays["train_images"]
     some = images[:: len(images) // MAX_SAMPLES + 1] / np.float32(255)
     mean, std = (np.atleast_1d(function(some, (0, 1, 2), dtype=float)) for function in (np.mean, np.std))
     std = np.where(std > 0, std, 1.0)  # 0 if all images are the same
-    arrays = (images, labels, test_images, test_labels)
-    return ImageDataset(name, *arrays, classes, tuple(mean.tolist()), tuple(std.tolist()), notes)
+    return ImageDataset(
+        name, **arrays, classes=tuple(classes), mean=tuple(mean.tolist()), std=tuple(std.tolist()), notes=notes
+    )
 
 
 def _natural(label: Any) -> tuple[int, int, str]:

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuber.datasets.cache import Arrays, load_cached
+from cuber.datasets.cache import load_cached
 from cuber.datasets.fetch import md5_of
-from cuber.datasets.readers import find_layout
-from cuber.datasets.readers.layout import Images, Labels, Layout
 from cuber.datasets.registry import SOURCES, find
-from cuber.datasets.source import Location, Source
+from cuber.datasets.source import Images, Labels, Layout, Location, Source
 from cuber.errors import CuberError
 
 PRESENT, INCOMPLETE, MISSING = "present", "incomplete", "missing"
@@ -98,16 +96,18 @@ def load(name: str, data_dir: Location | None = None) -> ImageDataset:
     if layout.missing:
         more = f" and {len(layout.missing) - 1} more" if len(layout.missing) > 1 else ""
         raise source.error(layout.missing[0], f"is missing{more}")
-    arrays = load_cached(name, layout, root)
-    images = (arrays.train_images, arrays.train_labels, arrays.test_images, arrays.test_labels)
-    notes = (*arrays.notes, *_differences(source, arrays))
-    return ImageDataset(name, *images, source.classes, source.mean, source.std, notes)
+    arrays, notes = load_cached(name, layout, root)
+    for split, kind, official in (("train", "training", source.train), ("test", "test", source.test)):
+        count = len(arrays[f"{split}_labels"])
+        if count != official:
+            notes = (*notes, f"{count:,} {kind} {OFFICIAL_SIZE} {official:,}")
+    return ImageDataset(name, **arrays, classes=source.classes, mean=source.mean, std=source.std, notes=notes)
 
 
 def status(name: str, data_dir: Location | None = None) -> Status:
     """Return whether a dataset is present, incomplete or missing, and where."""
     source, root = find(name, data_dir), directory(data_dir)
-    layout = find_layout(source, root)
+    layout = source.find_layout(root)
     if layout is None:
         return Status(source, MISSING, tuple(root / folder for folder in source.folders))
     size = sum(path.stat().st_size for path in layout.files)
@@ -135,23 +135,14 @@ def check(name: str, data_dir: Location | None = None) -> Iterator[FileCheck]:
 
 def is_intact(name: str, data_dir: Location | None = None) -> bool:
     """Return whether a dataset is present and none of its files has a checksum mismatch."""
-    if status(name, data_dir).state != PRESENT:
-        return False
-    return all(result.state != MISMATCH for result in check(name, data_dir))
+    is_present = status(name, data_dir).state == PRESENT
+    return is_present and all(result.state != MISMATCH for result in check(name, data_dir))
 
 
 def _require_layout(source: Source, root: Path) -> Layout:
-    layout = find_layout(source, root)
+    layout = source.find_layout(root)
     if layout is not None:
         return layout
     if source.downloads:
-        path = root / source.downloads[0].path
-        raise source.error(path, f"is missing (looked for {source.title} in {root})")
+        raise source.error(root / source.downloads[0].path, f"is missing (searched {root})")
     raise CuberError(f"{source.name} is not in {root}: {source.how_to_get}, and put it at {root / source.folders[0]}")
-
-
-def _differences(source: Source, arrays: Arrays) -> Iterator[str]:
-    sizes = ("training", len(arrays.train_images), source.train), ("test", len(arrays.test_images), source.test)
-    for split, count, official in sizes:
-        if count != official:
-            yield f"{count:,} {split} {OFFICIAL_SIZE} {official:,}"

@@ -9,8 +9,12 @@ and miniImageNet, which was never published as files, have none.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
+from cuber.datasets.array_readers import cifar_layouts, idx_layouts, svhn_layouts
+from cuber.datasets.image_readers import miniimagenet_layouts, notmnist_layouts
 from cuber.datasets.source import Download, Location, Source
 from cuber.errors import unknown
 
@@ -56,51 +60,47 @@ _CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/"
 _SVHN_PAGE = "http://ufldl.stanford.edu/housenumbers/"
 
 
-def _idx_downloads(
-    folder: str, mirrors: tuple[str, ...], files: tuple[tuple[str, int, str, str], ...]
-) -> tuple[Download, ...]:
-    return tuple(
+def _idx_downloads(folder: str, mirrors: Iterable[str], files: Iterable[tuple[str, int, str, str]]) -> dict[str, Any]:
+    downloads = tuple(
         Download(f"{folder}/{name}.gz", tuple(f"{mirror}{name}.gz" for mirror in mirrors), size, md5)
         for name, size, md5, _ in files
     )
+    return {"downloads": downloads, "contents": {name: md5 for name, _, _, md5 in files}}
 
 
 MNIST = Source(
-    name="mnist", title="MNIST", homepage="http://yann.lecun.com/exdb/mnist/", license="CC BY-SA 3.0",
+    name="mnist", license="CC BY-SA 3.0",
     citation="LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, 1998",
     classes=_DIGITS, train=60_000, test=10_000, shape=(28, 28), mean=(0.1307,), std=(0.3081,),
     folders=("MNIST/raw", "MNIST", "mnist/raw", "mnist"),
-    downloads=_idx_downloads("MNIST/raw", _MNIST_MIRRORS, _MNIST_FILES),  # the home page no longer offers the files
-    contents={name: md5 for name, _, _, md5 in _MNIST_FILES},
+    layouts=idx_layouts,
+    **_idx_downloads("MNIST/raw", _MNIST_MIRRORS, _MNIST_FILES),  # the home page no longer offers the files
 )
-FASHION_MNIST = Source(
-    name="fashion-mnist", title="Fashion-MNIST", license="MIT",
-    homepage="https://github.com/zalandoresearch/fashion-mnist",
+FASHION_MNIST = replace(
+    MNIST, name="fashion-mnist", license="MIT",
     citation="Xiao, Rasul and Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking, 2017",
     classes=(
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     ),
-    train=60_000, test=10_000, shape=(28, 28), mean=(0.2860,), std=(0.3530,),
+    mean=(0.2860,), std=(0.3530,),
     folders=(
         "FashionMNIST/raw", "FashionMNIST", "fashion-mnist/raw", "fashion-mnist", "fashion_mnist/raw", "fashion_mnist",
     ),
-    downloads=_idx_downloads("FashionMNIST/raw", _FASHION_MIRRORS, _FASHION_FILES),
-    contents={name: md5 for name, _, _, md5 in _FASHION_FILES},
+    **_idx_downloads("FashionMNIST/raw", _FASHION_MIRRORS, _FASHION_FILES),
 )
 CIFAR_10 = Source(
-    name="cifar-10", title="CIFAR-10", homepage=f"{_CIFAR_PAGE}cifar.html", license="none stated; cite the report",
+    name="cifar-10", license="none stated; cite the report",
     citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     train=50_000, test=10_000, shape=(32, 32, 3),
     # The protocols use the statistics of CIFAR-10 for CIFAR-100 too.
     mean=(125.3 / 255, 123.0 / 255, 113.9 / 255), std=(63.0 / 255, 62.1 / 255, 66.7 / 255),
-    folders=("", "CIFAR10", "cifar10", "CIFAR-10", "cifar-10"),
+    folders=("", "CIFAR10", "cifar10", "CIFAR-10", "cifar-10"), layouts=cifar_layouts,
     downloads=(
         Download("cifar-10-python.tar.gz", (f"{_CIFAR_PAGE}cifar-10-python.tar.gz",), 170_498_071,
                  "c58f30108f718f92721af3b95e74349a", unpacks_to="cifar-10-batches-py"),
     ),
     contents={
-        "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
         "data_batch_1": "c99cafc152244af753f735de768cd75f", "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
         "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec", "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
         "data_batch_3": "54ebc095f3ab1f0389bbae665268c751", "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
@@ -110,53 +110,50 @@ CIFAR_10 = Source(
     },
 )
 CIFAR_100 = replace(
-    CIFAR_10, name="cifar-100", title="CIFAR-100", classes=tuple(_CIFAR_100_CLASSES.split()),
+    CIFAR_10, name="cifar-100", classes=tuple(_CIFAR_100_CLASSES.split()),
     folders=("", "CIFAR100", "cifar100", "CIFAR-100", "cifar-100"),
     downloads=(
         Download("cifar-100-python.tar.gz", (f"{_CIFAR_PAGE}cifar-100-python.tar.gz",), 169_001_437,
                  "eb9058c3a382ffc7106e4002c42a8d85", unpacks_to="cifar-100-python"),
     ),
-    contents={
-        "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
-        "train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
-    },
+    contents={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
 )
 SVHN = Source(
-    name="svhn", title="SVHN, cropped digits", homepage=_SVHN_PAGE, license="non-commercial use only",
+    name="svhn", license="non-commercial use only",
     citation="Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011",
     classes=_DIGITS, train=73_257, test=26_032, shape=(32, 32, 3),
-    mean=(0.4377, 0.4438, 0.4728), std=(0.1980, 0.2010, 0.1970), folders=("SVHN", "svhn", ""),
-    downloads=tuple(
-        Download(f"SVHN/{name}", (_SVHN_PAGE + name,), size, md5)
-        for name, size, md5 in (
-            ("train_32x32.mat", 182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
-            ("test_32x32.mat", 64_275_384, "eb5a983be6a315427106f1b164d9cef3"),
-        )
+    mean=(0.4377, 0.4438, 0.4728), std=(0.1980, 0.2010, 0.1970), folders=("SVHN", "svhn", ""), layouts=svhn_layouts,
+    downloads=(
+        Download("SVHN/train_32x32.mat", (f"{_SVHN_PAGE}train_32x32.mat",), 182_040_794,
+                 "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        Download("SVHN/test_32x32.mat", (f"{_SVHN_PAGE}test_32x32.mat",), 64_275_384,
+                 "eb5a983be6a315427106f1b164d9cef3"),
     ),
 )
 NOTMNIST = Source(
-    name="notmnist", title="notMNIST, small", license="none stated; cite the page",
-    homepage="http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html", citation="Bulatov, notMNIST dataset, 2011",
+    name="notmnist", license="none stated; cite the page",
+    citation="Bulatov, notMNIST dataset, http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html, 2011",
     classes=tuple("ABCDEFGHIJ"), shape=(28, 28), mean=(0.4180,), std=(0.4569,),
     # Of 18,726 files two are empty and 492 are duplicates; a tenth of each letter is for testing.
     train=16_414, test=1_818,
     folders=("notMNIST_small", "notMNIST/notMNIST_small", "notmnist/notMNIST_small", "notMNIST", "notmnist"),
+    layouts=notmnist_layouts,
     downloads=(
         Download("notMNIST_small.tar.gz", ("http://yaroslavvb.com/upload/notMNIST/notMNIST_small.tar.gz",), 8_458_043,
                  "c9890a473a9769fda4bdf314aaf500dd", unpacks_to="notMNIST_small"),
     ),
 )
 MINI_IMAGENET = Source(
-    name="miniimagenet", title="miniImageNet", homepage="https://github.com/twitter-research/meta-learning-lstm",
-    license="ImageNet's terms: non-commercial research and education",
+    name="miniimagenet", license="ImageNet's terms: non-commercial research and education",
     citation="Vinyals et al., Matching Networks for One Shot Learning, 2016; split of Ravi and Larochelle, 2017",
     classes=tuple(_MINI_IMAGENET_CLASSES.split()), train=50_000, test=10_000, shape=(84, 84, 3),
     mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
     folders=("miniImageNet", "miniImagenet", "mini-imagenet", "mini_imagenet", "miniimagenet"),
+    layouts=miniimagenet_layouts,
     how_to_get=(
-        "ImageNet's terms allow no official download: ask for ILSVRC-2012 at https://image-net.org and choose the "
-        "images with the csv files of https://github.com/twitter-research/meta-learning-lstm, or use the "
-        "mini-imagenet-cache-{train,val,test}.pkl of a colleague who may share them"
+        "ImageNet's terms allow no official download: ask for ILSVRC-2012 at https://image-net.org and move the images "
+        "that the csv files of https://github.com/twitter-research/meta-learning-lstm name to a folder for each class, "
+        "or use the mini-imagenet-cache-{train,val,test}.pkl of a colleague who may share them"
     ),
 )
 # fmt: on

@@ -1,139 +1,40 @@
 """Safe unpickling: only numbers, text, containers and plain arrays.
 
-A pickle is a program. Those read here can call only the five functions below. None of them is numpy's own, because the
-state of numpy's arrays and dtypes can turn bytes into pointers. A checksum is no protection: it can be forged too.
+A pickle is a program. Here its calls are recorded instead of made, and those that make an array of numbers are carried
+out afterwards. None of them restores numpy's own objects, because the state of numpy's arrays and dtypes can turn bytes
+into pointers. A checksum is no protection: it can be forged too.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from typing import Any, BinaryIO, cast
+from numbers import Integral
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from cuber.datasets.source import DamagedError
 
-_NDARRAY = "numpy.ndarray"
-_KINDS = "biufSU"
-_LONG = 1 << 20
+MAX_VALUES = 10**6
+"""Number of values in a pickle, counted as often as they are used; those of CIFAR and miniImageNet have fewer."""
+_NAMES = {
+    *("numpy.ndarray", "numpy.dtype", "numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
+    *("numpy.core.numeric._frombuffer", "_codecs.encode"),
+}
 
 
 def load_plain(file: BinaryIO) -> Any:
     """Load a pickle of containers, text, numbers and arrays; Python 2 strings become bytes.
 
     Raises:
-        DamagedError: The pickle is truncated, or asks for anything else.
+        DamagedError: The pickle is truncated, holds anything else, or expands to more than ``MAX_VALUES`` values.
     """
     try:
-        return _resolve(_Unpickler(cast(BinaryIO, _LongReads(file)), encoding="bytes").load())
+        return _Resolver().resolve(_Unpickler(file, encoding="bytes").load())
     except (DamagedError, OSError):
         raise
     except Exception as error:  # damaged pickles fail with unrelated types
-        raise DamagedError(f"is cut off or no pickle ({error})") from error
-
-
-class _LongReads:
-    """A file that reads long strings into one buffer, without a second copy in memory."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.readline = file.readline
-
-    def read(self, size: int) -> bytes | memoryview:
-        if size < _LONG:
-            return self.file.read(size)
-        whole = rest = np.empty(size, np.uint8).data  # memory is allocated as it is filled, so a false size is harmless
-        while rest and (count := self.file.readinto(rest[:_LONG])):  # type: ignore[attr-defined]
-            rest = rest[count:]
-        if rest:
-            raise DamagedError(f"is cut off or no pickle ({len(rest)} of {size} bytes are missing)")
-        return whole
-
-
-class _Unpickler(pickle._Unpickler):
-    # The Python implementation: the C one holds long byte strings twice.
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("numpy", "ndarray"):
-            return _NDARRAY
-        function = _ALLOWED.get((module.replace("numpy._core", "numpy.core"), name))
-        if function is None:
-            raise DamagedError(
-                f"is refused: it asks for {module}.{name}, but these files hold only numbers, text, lists, "
-                "dictionaries and arrays, so it has been tampered with"
-            )
-        return _Call(function)
-
-
-class _Call:
-    """An allowed function, wrapped for each pickle because a pickle may set attributes of it."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
-
-
-class _Dtype:
-    """Placeholder for a numpy.dtype while the pickle is read."""
-
-    __slots__ = ("dtype",)
-
-    def __init__(self, name: Any, *_: Any) -> None:
-        self.dtype = _plain_dtype(text(name))
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = _plain_dtype(text(state[1]) + self.dtype.str[1:])  # with its byte order
-
-
-def _plain_dtype(name: str) -> np.dtype[Any]:
-    dtype = np.dtype(name)
-    if dtype.kind not in _KINDS or dtype.fields is not None or dtype.subdtype is not None:
-        raise DamagedError(f"is refused: it holds an array of {dtype}, not of plain numbers")
-    return dtype
-
-
-class _Array:
-    """Placeholder for a numpy.ndarray while the pickle is read."""
-
-    __slots__ = ("array",)
-
-    def __init__(self, *_: Any) -> None:
-        self.array: np.ndarray = np.empty(0, np.uint8)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, dtype, fortran, raw = state
-        # Without a copy, because the array may be larger than the free memory.
-        self.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if fortran else "C")
-
-
-def _scalar(dtype: _Dtype, raw: bytes) -> Any:
-    return np.frombuffer(raw, dtype.dtype)[0]
-
-
-def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
-    array = _Array()
-    array.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
-    return array
-
-
-def _latin1(value: str, encoding: str) -> bytes:
-    """Decode bytes that Python 3 pickled for Python 2."""
-    if encoding not in ("latin1", "latin-1"):
-        raise DamagedError(f"is refused: it asks for the codec {encoding}")
-    return value.encode("latin-1")
-
-
-_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy.core.multiarray", "scalar"): _scalar,
-    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _latin1,
-}
+        raise DamagedError(f"is cut off or no pickle ({str(error) or type(error).__name__})") from error
 
 
 def text(value: Any) -> str:
@@ -141,16 +42,101 @@ def text(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _resolve(value: Any) -> Any:
-    """Replace placeholders by arrays."""
-    if isinstance(value, _Array):
-        return value.array
-    if isinstance(value, list):
-        return [_resolve(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(_resolve(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _resolve(item) for key, item in value.items()}
-    if isinstance(value, bytes | str | int | float | np.generic) or value is None:
-        return value
-    raise DamagedError(f"is refused: it holds a {type(value).__name__}")
+def whole_numbers(values: Any) -> np.ndarray:
+    """Return a list or array of whole numbers as an array; of other values it could be much larger than the pickle."""
+    if isinstance(values, list) and all(isinstance(value, Integral) for value in values):
+        values = np.array(values)
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
+        raise DamagedError("has labels or indices that are not a list of whole numbers")
+    return values
+
+
+class _Unpickler(pickle._Unpickler):
+    # The Python implementation: the C one holds long byte strings twice.
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module.replace('numpy._core', 'numpy.core')}.{name}"
+        if full not in _NAMES:
+            raise DamagedError(
+                f"is refused: it asks for {module}.{name}, but these files hold only numbers, text, lists, "
+                "dictionaries and arrays, so it has been tampered with"
+            )
+        return _Function(name)
+
+
+class _Function:
+    """A function that a pickle names; slots, because a pickle may set attributes."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *arguments: Any) -> _Call:
+        return _Call(self.name, arguments)
+
+
+class _Call:
+    """A recorded call, and the state that the pickle gives its result."""
+
+    __slots__ = ("arguments", "name", "result", "state")
+
+    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.state: Any = None
+        self.result: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Resolver:
+    """Replace calls by their results, and count values: lists that share lists can expand without bounds."""
+
+    count = 0
+
+    def resolve(self, value: Any) -> Any:
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise DamagedError(f"is refused: it holds more than {MAX_VALUES:,} values")
+        if isinstance(value, _Call):
+            if value.result is None:
+                value.result = self._carry_out(value)
+            return value.result
+        if isinstance(value, list | tuple):
+            return type(value)(map(self.resolve, value))
+        if isinstance(value, dict):
+            return {self.resolve(key): self.resolve(item) for key, item in value.items()}
+        if isinstance(value, bytes | bytearray | str | int | float | np.generic) or value is None:
+            return value
+        raise DamagedError(f"is refused: it holds a {type(value).__name__}")
+
+    def _carry_out(self, call: _Call) -> Any:
+        state = self.resolve(call.state)
+        if call.name == "_reconstruct":  # its arguments describe an empty array
+            _, shape, dtype, fortran, raw = state
+            return _buffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
+        arguments = self.resolve(call.arguments)
+        if call.name == "_frombuffer":
+            raw, dtype, shape, order = arguments
+            return _buffer(raw, dtype).reshape(shape, order=order)
+        if call.name == "scalar":
+            dtype, raw = arguments
+            return _buffer(raw, dtype)[0]
+        if call.name == "dtype":
+            dtype = np.dtype(text(arguments[0]))
+            if state is not None:
+                dtype = np.dtype(text(state[1]) + dtype.str[1:])  # with its byte order
+            if dtype.kind in "biufSU":
+                return dtype
+            raise DamagedError(f"is refused: it holds an array of {dtype}, not of plain numbers")
+        if call.name == "encode" and arguments[1] in ("latin1", "latin-1"):  # bytes that Python 3 wrote for Python 2
+            return arguments[0].encode("latin-1")
+        raise DamagedError("is refused: it makes a call that no array of numbers needs")
+
+
+def _buffer(raw: bytes, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an array of the bytes, without a copy because they may be more than the free memory."""
+    if not isinstance(dtype, np.dtype):
+        raise DamagedError("is refused: it holds an array without a type")
+    return np.frombuffer(raw, dtype)

@@ -10,8 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
-from cuber.datasets import FileCheck, Status
-from cuber.datasets.loading import INCOMPLETE, MISMATCH, MISSING, OK, PRESENT, UNKNOWN
+from cuber.datasets.loading import INCOMPLETE, MISMATCH, MISSING, OK, PRESENT, UNKNOWN, FileCheck, Status
 
 COLORS = {PRESENT: "green", INCOMPLETE: "yellow", MISSING: "red", OK: "green", MISMATCH: "red", UNKNOWN: "yellow"}
 

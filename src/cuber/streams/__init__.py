@@ -1,6 +1,6 @@
 """Tasks, streams of tasks, and the benchmark streams."""
 
-from cuber.streams.builders import stream_by_classes, stream_by_domains, stream_by_files
+from cuber.streams.builders import stream_by_classes, stream_by_domains
 from cuber.streams.digits import overlap_digits, permuted_digits, split_digits
 from cuber.streams.loaders import FixedLoader, JointSplit, ShuffledLoader
 from cuber.streams.paper_streams import (
@@ -34,5 +34,4 @@ __all__ = [
     "split_miniimagenet",
     "stream_by_classes",
     "stream_by_domains",
-    "stream_by_files",
 ]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cuber.core.formatting import pluralize
-from cuber.datasets import ImageDataset, Location, read_lists
+from cuber.datasets import ImageDataset
 from cuber.errors import CuberError
 from cuber.streams.splits import ImageSplit, Transform
 from cuber.streams.task import Stream, Task
@@ -31,7 +30,8 @@ def stream_by_classes(
     order = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
     groups = [group.tolist() for group in order.split(classes_per_task)]
     names = [", ".join(dataset.classes[number] for number in group) for group in groups]
-    return class_stream(dataset.name, dataset, zip(names, groups, strict=True), held_out, generator)
+    stream = class_stream(dataset.name, dataset, zip(names, groups, strict=True))
+    return stream.split(held_out, generator) if held_out else stream
 
 
 def stream_by_domains(
@@ -43,8 +43,6 @@ def stream_by_domains(
     name: str = "domains",
 ) -> Stream:
     """Make a task of each dataset, in the given order; tasks that share a head must have the same classes."""
-    generator = torch.Generator().manual_seed(seed)
-    tasks = []
     for title, dataset in domains.items():
         odd = sorted(set(dataset.classes) ^ set(next(iter(domains.values())).classes))
         if shared_head and odd:
@@ -52,68 +50,36 @@ def stream_by_domains(
                 f"{title} has other classes than {next(iter(domains))}, first '{odd[0]}', so they cannot share a head; "
                 "pass shared_head=False"
             )
-        tasks.append(make_task(title, dataset, Transform(dataset.mean, dataset.std), held_out, generator))
-    return Stream(name, tasks, shared_head=shared_head)
+    tasks = [make_task(title, dataset) for title, dataset in domains.items()]
+    stream = Stream(name, tasks, shared_head=shared_head)
+    return stream.split(held_out, seed) if held_out else stream
 
 
-def stream_by_files(
-    lists: Mapping[str, tuple[Location, Location]],
-    *,
-    side: int,
-    grey: bool = False,
-    folder: Location | None = None,
-    held_out: float = 0.0,
-    seed: int = 0,
-    shared_head: bool = False,
-    name: str = "files",
-) -> Stream:
-    """Make a task of each pair of csv files: ``{"first": ("first-train.csv", "first-test.csv")}``.
-
-    For ``side``, ``grey`` and ``folder`` see :func:`cuber.datasets.read_lists`, for the rest :func:`stream_by_domains`.
-    """
-    domains = {
-        title: read_lists(train, test, side=side, grey=grey, folder=folder) for title, (train, test) in lists.items()
-    }
-    return stream_by_domains(domains, held_out=held_out, seed=seed, shared_head=shared_head, name=name)
-
-
-def class_stream(
-    name: str,
-    dataset: ImageDataset,
-    groups: Iterable[tuple[str, Sequence[int]]],
-    held_out: float,
-    generator: torch.Generator,
-) -> Stream:
+def class_stream(name: str, dataset: ImageDataset, groups: Iterable[tuple[str, Sequence[int]]]) -> Stream:
     """Make a task of each group of classes, given as ``(name, classes)``."""
-    transform = Transform(dataset.mean, dataset.std)
-    tasks = [make_task(title, dataset, transform, held_out, generator, classes) for title, classes in groups]
-    return Stream(name, tasks, notes=dataset.notes)
+    return Stream(name, [make_task(title, dataset, classes) for title, classes in groups], notes=dataset.notes)
 
 
 def make_task(
-    name: str,
-    dataset: ImageDataset,
-    transform: Transform,
-    held_out: float,
-    generator: torch.Generator,
-    classes: Sequence[int] | None = None,
+    name: str, dataset: ImageDataset, classes: Sequence[int] | None = None, transform: Transform | None = None
 ) -> Task:
     """Make a task of some classes of a dataset, labeled by their position in ``classes``, or of all with its notes.
 
     Training images that are also test images are left out, and a note says how many.
     """
+    transform = transform or Transform(dataset.mean, dataset.std)
     notes = list(dataset.notes) if classes is None else []
     classes = range(len(dataset.classes)) if classes is None else classes
     train = _class_split(dataset.train_images, dataset.train_labels, classes, transform)
     test = _class_split(dataset.test_images, dataset.test_labels, classes, transform)
-    copies = _find_copies(train, test)
+    known = set(_digests(test))
+    copies = torch.tensor([digest in known for digest in _digests(train)])
     if copies.all():
         raise CuberError(f"task '{name}': every training image is also a test image; give it others to test with")
     if copies.any():
         train = train.subset((~copies).nonzero().flatten())
         notes += [f"{pluralize(int(copies.sum()), 'training image')} left out, found among the test images too"]
-    task = Task(name, train, test, classes=len(classes), notes=notes)
-    return task.split(held_out, generator) if held_out else task
+    return Task(name, train, test, classes=len(classes), notes=notes)
 
 
 def _class_split(images: np.ndarray, labels: np.ndarray, classes: Sequence[int], transform: Transform) -> ImageSplit:
@@ -128,11 +94,5 @@ def _class_split(images: np.ndarray, labels: np.ndarray, classes: Sequence[int],
     return ImageSplit(images, rows, position[torch.from_numpy(labels).long()[rows]], transform)
 
 
-def _find_copies(train: ImageSplit, test: ImageSplit) -> Tensor:
-    """Return a mask of the training images that are also test images, byte for byte."""
-    known = set(_digests(test))
-    return torch.tensor([digest in known for digest in _digests(train)])
-
-
-def _digests(split: ImageSplit) -> Iterator[bytes]:
-    return (hashlib.sha1(split.images[row].tobytes(), usedforsecurity=False).digest() for row in split.rows.tolist())
+def _digests(split: ImageSplit) -> list[bytes]:
+    return [hashlib.sha1(split.images[row].tobytes(), usedforsecurity=False).digest() for row in split.rows.tolist()]

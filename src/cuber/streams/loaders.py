@@ -23,12 +23,10 @@ class JointSplit:
         self._ends = sizes.cumsum(0)
         self._begins = self._ends - sizes
         shapes = {task: split.shape for task, split in enumerate(splits) if not isinstance(split, DatasetSplit)}
-        first = min(shapes, default=0)
         for task, shape in shapes.items():
-            if shape != shapes[first]:
-                raise _do_not_mix(
-                    f"those of task {first} are of shape {shapes[first]}, those of task {task} of {shape}"
-                )
+            first, expected = next(iter(shapes.items()))
+            if shape != expected:
+                raise _do_not_mix(f"those of task {first} are of shape {expected}, those of task {task} of {shape}")
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -49,7 +47,11 @@ class JointSplit:
             for task, split in enumerate(self.splits)
         ]
         for group, (tasks, own) in zip(groups, selected, strict=True):
-            x, y = _concatenate([next(readers[task]) for task in own])
+            batches = [next(readers[task]) for task in own]
+            try:
+                x, y = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+            except RuntimeError as error:
+                raise _do_not_mix(" ".join(str(error).split())) from error
             places = tasks.argsort(stable=True).argsort()  # from the order of the tasks to that of the chunks
             sizes = [len(chunk) for chunk in group]
             for place, task in zip(places.split(sizes), tasks.split(sizes), strict=True):
@@ -59,13 +61,6 @@ class JointSplit:
         """Return the task of each index, and the indices into the split of each task that occurs."""
         tasks = torch.searchsorted(self._ends, indices, right=True)
         return tasks, {task: indices[tasks == task] - self._begins[task] for task in tasks.unique().tolist()}
-
-
-def _concatenate(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    try:
-        return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
-    except RuntimeError as error:
-        raise _do_not_mix(" ".join(str(error).split())) from error
 
 
 def _do_not_mix(reason: str) -> CuberError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from cuber.datasets import ImageDataset, Location, load
+from cuber.datasets import ImageDataset, load
+from cuber.datasets.source import Location
 from cuber.errors import unknown
 from cuber.streams.builders import class_stream, make_task
 from cuber.streams.splits import ImageSplit, Transform
@@ -54,7 +55,7 @@ def overlap_cifar100(seed: int = 0, *, data_dir: Location | None = None) -> Stre
 
 def _cifar100(name: str, starts: tuple[int, ...], seed: int, data_dir: Location | None) -> Stream:
     groups = [(f"classes {start}-{start + 9}", range(start, start + 10)) for start in starts]
-    return class_stream(name, load("cifar-100", data_dir), groups, 0.05, torch.Generator().manual_seed(seed))
+    return class_stream(name, load("cifar-100", data_dir), groups).split(0.05, seed)
 
 
 def split_miniimagenet(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
@@ -63,7 +64,7 @@ def split_miniimagenet(seed: int = 0, *, data_dir: Location | None = None) -> St
     generator = torch.Generator().manual_seed(seed)
     groups = [group.tolist() for group in torch.randperm(len(dataset.classes), generator=generator).split(5)]
     named = [("classes " + ",".join(map(str, group)), group) for group in groups]
-    return class_stream("split-miniimagenet", dataset, named, 0.02, generator)
+    return class_stream("split-miniimagenet", dataset, named).split(0.02, generator)
 
 
 def five_datasets(
@@ -77,14 +78,13 @@ def five_datasets(
     """
     if order not in ORDERS:
         raise unknown("order of 5-Datasets", order, ORDERS)
-    generator = torch.Generator().manual_seed(seed)
     tasks = []
     for name in ORDERS[order]:
         again = mnist_twice and name == "fashion-mnist"
         dataset = load("mnist" if again else name, data_dir)
-        title = "mnist again" if again else name
-        tasks.append(make_task(title, dataset, padded_transform(dataset), 0.05, generator))
-    return Stream("five-datasets", tasks, notes=["MNIST in the place of Fashion-MNIST"] if mnist_twice else [])
+        tasks.append(make_task("mnist again" if again else name, dataset, transform=padded_transform(dataset)))
+    notes = ["MNIST in the place of Fashion-MNIST"] if mnist_twice else []
+    return Stream("five-datasets", tasks, notes=notes).split(0.05, seed)
 
 
 def padded_transform(dataset: ImageDataset) -> Transform:

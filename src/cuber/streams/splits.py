@@ -172,10 +172,9 @@ def as_split(data: Data, where: str) -> Split:
 
 def check_labels(y: Tensor, classes: int, where: str) -> None:
     """Raise :class:`CuberError` unless every label is in ``range(classes)``."""
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        wrong = low if low < 0 else high
-        raise CuberError(f"{where}: label {wrong} is not one of the {classes} classes 0 to {classes - 1}")
+    wrong = y[(y < 0) | (y >= classes)]
+    if len(wrong):
+        raise CuberError(f"{where}: label {int(wrong[0])} is not one of the {classes} classes 0 to {classes - 1}")
 
 
 def scale_bytes(x: Tensor) -> Tensor:

@@ -139,20 +139,18 @@ class Stream:
     def shrink(self, train: int | None = None, test: int | None = None, seed: int = 0) -> Stream:
         """Return the stream with at most ``train`` training and ``test`` test samples per task, chosen by the seed."""
         notes = []
-        for count, kind, sizes in (
-            (train, "training", [len(task.train) for task in self.tasks]),
-            (test, "test", [len(task.test) for task in self.tasks]),
-        ):
+        largest = max(len(task.train) for task in self), max(len(task.test) for task in self)
+        for count, kind, size in zip((train, test), ("training", "test"), largest, strict=True):
             if count is not None and count < 1:
                 raise CuberError(f"a task needs at least 1 {kind} sample, not {count}")
-            if count is not None and count < max(sizes):
+            if count is not None and count < size:
                 notes.append(f"only {pluralize(count, f'{kind} sample')} per task")
         generator = torch.Generator().manual_seed(seed)
         return self._with([task.shrink(train, test, generator) for task in self.tasks], *notes)
 
-    def split(self, fraction: float, seed: int = 0) -> Stream:
+    def split(self, fraction: float, seed: int | torch.Generator = 0) -> Stream:
         """Return the stream with a ``fraction`` of the training samples held out in tasks without validation data."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
         return self._with(task.split(fraction, generator) if task.validation is None else task for task in self.tasks)
 
     def with_notes(self, *notes: str) -> Stream:
