@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test test-faults bench bench-quick lint format clean
+.PHONY: run setup test test-faults bench bench-quick results lint format clean
 
 run: setup
 	$(BIN)/cuber run $(ARGS)
@@ -28,6 +28,10 @@ bench: setup
 
 bench-quick: setup
 	$(BIN)/python -m benchmarks --quick $(ARGS)
+
+# The tables and figures of docs/results.md, from results/; RUNS=DIR first copies the finished runs in DIR there.
+results: setup
+	$(BIN)/python -m benchmarks.results $(RUNS)
 
 lint: setup
 	$(BIN)/ruff check .

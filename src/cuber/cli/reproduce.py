@@ -52,11 +52,12 @@ def reproduce(
 
 def _announce(target: str, scale: str, cells: list[Cell], jobs: int) -> None:
     """Print how many runs there are, and how long they will take."""
+    from cuber.core.formatting import pluralize
     from cuber.experiments.reproduce import seconds_needed
     from cuber.runs.result import FILE_NAME
 
     left = [cell.experiment for cell in cells if not (cell.directory / FILE_NAME).exists()]
-    print(f"{target}, {scale}: {len(cells)} runs, {len(cells) - len(left)} of them finished", flush=True)
+    print(f"{target}, {scale}: {pluralize(len(cells), 'run')}, {len(cells) - len(left)} of them finished", flush=True)
     if left and scale != "smoke":
         print("measuring a few steps of each method on each benchmark ...", flush=True)
         print(
