@@ -38,6 +38,24 @@ class MLP(nn.Module):
         return x
 
 
+class Dropout(nn.Dropout):
+    """``nn.Dropout`` that takes four random numbers of 16 bits from every draw.
+
+    Drawing one for each number takes a fifth of a step of AlexNet5 on a CPU.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        if not x.is_contiguous(memory_format=FORMAT if x.dim() == 4 else torch.contiguous_format):
+            x = x.contiguous()
+        kept = round((1 - self.p) * 2**16)
+        draws = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64, device=x.device)
+        numbers = draws.random_(torch.iinfo(torch.int64).min, None).view(torch.int16)
+        mask = numbers[: x.numel()].as_strided(x.shape, x.stride()) < kept - 2**15
+        return x * mask.to(x.dtype).mul_(2**16 / kept)
+
+
 class AlexNet5(nn.Module):
     """The paper's "5-layer AlexNet" without the head: three convolutions and two linear layers of width 2048.
 
@@ -58,7 +76,7 @@ class AlexNet5(nn.Module):
         width = channels
         for filters, kernel, dropout in self.convolutions:
             layers += [nn.Conv2d(width, filters, kernel, bias=False), nn.BatchNorm2d(filters)]
-            layers += [nn.ReLU(), nn.Dropout(dropout), nn.MaxPool2d(2)]
+            layers += [nn.ReLU(), Dropout(dropout), nn.MaxPool2d(2)]
             width, side = filters, (side - kernel + 1) // 2
         if side < 1:
             raise CuberError("AlexNet5 needs images of at least 19x19 pixels; pad or enlarge them")
@@ -66,7 +84,7 @@ class AlexNet5(nn.Module):
         width *= side * side
         for _ in range(2):
             layers += [nn.Linear(width, self.features, bias=False), nn.BatchNorm1d(self.features)]
-            layers += [nn.ReLU(), nn.Dropout(0.5)]
+            layers += [nn.ReLU(), Dropout(0.5)]
             width = self.features
         self.layers = nn.Sequential(*layers)
 

@@ -1,4 +1,4 @@
-"""The networks for images compute in channels-last format, and give what torch's default format gives."""
+"""The networks for images compute faster than torch's defaults, and give what those give."""
 
 from __future__ import annotations
 
@@ -48,3 +48,26 @@ def test_a_protected_network_learns_the_same_in_both_formats(monkeypatch: pytest
     last = learned()
     monkeypatch.setattr(backbones, "FORMAT", torch.contiguous_format)
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(last, learned(), strict=True))
+
+
+@pytest.mark.parametrize("p", [0.2, 0.5])
+@pytest.mark.parametrize("shape", [(257, 1001), (33, 7, 15, 13)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_dropout_keeps_its_share_scaled_and_passes_the_same_gradient(
+    p: float, shape: tuple[int, ...], layout: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(shape) + 1
+    x = (x.contiguous(memory_format=layout) if len(shape) == 4 else x.T.contiguous().T).requires_grad_()
+    dropout = backbones.Dropout(p)
+    y = dropout(x)
+    kept = y != 0
+    assert torch.allclose(y[kept], x[kept] / (1 - p), rtol=1e-4)
+    rate, deviation = float(kept.float().mean()), (p * (1 - p) / kept.numel()) ** 0.5
+    assert abs(rate - (1 - p)) < 4 * deviation
+    neighbors = float((kept.flatten()[1:] == kept.flatten()[:-1]).float().mean())
+    assert abs(neighbors - (p**2 + (1 - p) ** 2)) < 4 * deviation
+    y.sum().backward()
+    assert torch.allclose(x.grad, kept / (1 - p), rtol=1e-4)  # type: ignore[arg-type]
+    assert not torch.equal(dropout(x) != 0, kept)
+    assert dropout.eval()(x) is x
