@@ -31,7 +31,7 @@ bench-quick: setup
 
 # The tables and figures of docs/results.md, from results/; RUNS=DIR first copies the finished runs in DIR there.
 results: setup
-	$(BIN)/python -m benchmarks.results $(RUNS)
+	$(BIN)/python -m benchmarks.results "$(RUNS)"
 
 lint: setup
 	$(BIN)/ruff check .

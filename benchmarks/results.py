@@ -11,11 +11,11 @@ command; ``tests/test_results.py`` compares them with the files.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
 import re
-import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,32 +24,49 @@ from typing import Any
 from typer.testing import CliRunner
 
 from cuber.cli.main import app
+from cuber.errors import CuberError
 from cuber.experiments.results import FINISHED, load
+from cuber.runs.config_file import read_config
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "images" / "results"
 BLOCK = re.compile(r"(?P<begin><!-- cuber (?P<command>compare [^>]*?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+DECIDE = ("experiment", "training", "settings", "stream")
+"""Tables of a configuration that decide the result."""
 DIGITS = 5
 """Significant digits that are kept of every number."""
 
 
 def keep(runs: Iterable[str], results: Path = RESULTS) -> list[Path]:
-    """Copy every finished run below ``runs`` to ``results/BENCHMARK/VARIANT/seed-N``; return what was written."""
-    written = []
+    """Copy every finished run below ``runs`` to ``results/BENCHMARK/VARIANT/seed-N``; return what was written.
+
+    Raises:
+        CuberError: A place holds a run with another configuration already.
+    """
+    files: dict[Path, dict[str, str]] = {}
     for record in load(runs):
-        if record.state != FINISHED:
+        if record.state != FINISHED or record.result is None:
             continue
-        place = results.joinpath(*record.directory.parts[-3:])
-        place.mkdir(parents=True, exist_ok=True)
+        place = results / record.result.benchmark / record.directory.parent.name / f"seed-{record.result.seed}"
+        if place.resolve() == record.directory.resolve():
+            continue
+        kept = read_config(place) if (place / "config.toml").exists() else record.config
+        if place in files or any(kept.get(table) != record.config.get(table) for table in DECIDE):
+            raise CuberError(f"{place} has another run than {record.directory}: keep one of them")
         values = rounded(json.loads((record.directory / "result.json").read_text()) | {"history": []})
         lines = [f"{json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}" for name, value in values.items()]
-        (place / "result.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-        (place / "metrics.csv").write_text(rounded_table((record.directory / "metrics.csv").read_text()))
-        shutil.copyfile(record.directory / "config.toml", place / "config.toml")
-        written.append(place)
-    return written
+        files[place] = {
+            "result.json": "{\n" + ",\n".join(lines) + "\n}\n",
+            "metrics.csv": rounded_table((record.directory / "metrics.csv").read_text()),
+            "config.toml": (record.directory / "config.toml").read_text(),
+        }
+    for place, texts in files.items():
+        place.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (place / name).write_text(text)
+    return list(files)
 
 
 def rounded(value: Any) -> Any:
@@ -83,7 +100,7 @@ def tables(command: str) -> str:
     paths = [str(ROOT / word) if word.startswith("results") else word for word in arguments]
     ended = CliRunner().invoke(app, [name, *paths, "--format", "markdown"])
     if ended.exit_code:
-        raise SystemExit(f"cuber {command}: {ended.output}")
+        raise CuberError(f"cuber {command}: {ended.exception}")
     return "\n" + re.sub(r"^### .*\n+", "", ended.output, flags=re.MULTILINE).strip() + "\n\n"
 
 
@@ -92,17 +109,24 @@ def draw() -> None:
     page = FIGURES / "report.html"
     ended = CliRunner().invoke(app, ["report", str(RESULTS), "-o", str(page), "--figures", str(FIGURES)])
     if ended.exit_code:
-        raise SystemExit(f"cuber report: {ended.output}")
+        raise CuberError(f"cuber report: {ended.exception}")
     for unused in (page, *FIGURES.glob("*.png")):
         unused.unlink()
 
 
-def main(runs: list[str]) -> None:
-    for place in keep(runs) if runs else []:
-        print(place.relative_to(ROOT))
-    draw()
-    PAGE.write_text(filled(PAGE.read_text()))
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", metavar="RUNS", help="directories of runs to keep")
+    runs = [path for path in parser.parse_args().runs if path]
+    try:
+        for place in keep(runs) if runs else []:
+            print(place.relative_to(ROOT))
+        draw()
+        PAGE.write_text(filled(PAGE.read_text()))
+    except (CuberError, OSError) as error:
+        print(f"results: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

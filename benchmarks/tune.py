@@ -4,8 +4,8 @@
 
 Every method gets 4 learning rates times 3 values of its coefficient (12 learning rates if it has none), one seed that
 no result uses, a third of the training samples and the first 5 tasks. The mean accuracy after the last task is
-measured on the validation split; no test image is read. Prints all of them, and the best as settings for the protocol
-"tuned" of ``cuber.experiments.presets``.
+measured on the validation split; no accuracy on test images is computed. Prints all of them, and the best as settings
+for ``cuber.experiments.presets``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from cuber.errors import CuberError
 from cuber.experiments import Experiment
+from cuber.methods import find_method
 from cuber.streams import Stream, Task
 from cuber.training import derive, learn, seeded
 
@@ -66,10 +67,18 @@ def accuracy(experiment: Experiment) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmark")
-    parser.add_argument("--methods", required=True)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("benchmark", help="see cuber list")
+    parser.add_argument("--methods", required=True, help="separated by commas")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error("--jobs takes a number of at least 1")
+    try:
+        Experiment(options.benchmark).stream()
+        for method in options.methods.split(","):
+            find_method(method)
+    except CuberError as error:
+        parser.error(str(error))
     with ProcessPoolExecutor(options.jobs) as pool:
         for method in options.methods.split(","):
             tried = candidates(options.benchmark, method)

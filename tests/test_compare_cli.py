@@ -109,7 +109,7 @@ def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere"], "there is no nowhere"),
+        (["nowhere"], "directory nowhere does not exist"),
         (["."], "there is no run in .: neither config.toml nor result.json, in it or below it"),
         ([], "Missing argument 'DIR...'"),
         (["runs", "--format", "yaml"], "there is no format 'yaml' (known: table, markdown, latex, csv, json)"),

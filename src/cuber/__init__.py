@@ -7,7 +7,7 @@ from cuber.version import __version__
 
 if TYPE_CHECKING:
     from cuber.errors import CuberError, CuberWarning
-    from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, Method, Multitask
+    from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, Method, Multitask, SoftCUBER
     from cuber.networks import MultiHead
     from cuber.streams import Stream, Task
     from cuber.training import Result, learn
@@ -28,6 +28,7 @@ __all__ = [
     "MultiHead",
     "Multitask",
     "Result",
+    "SoftCUBER",
     "Stream",
     "Task",
     "__version__",
@@ -37,7 +38,20 @@ __all__ = [
 # Imported when first asked for: torch takes two seconds, and `cuber --help` does without it.
 _ROOMS = {
     "cuber.errors": ("CuberError", "CuberWarning"),
-    "cuber.methods": ("CUBER", "TRGP", "GPM", "OWM", "HAT", "EWC", "AGEM", "ER", "FineTune", "Multitask", "Method"),
+    "cuber.methods": (
+        "CUBER",
+        "TRGP",
+        "GPM",
+        "OWM",
+        "HAT",
+        "EWC",
+        "AGEM",
+        "ER",
+        "FineTune",
+        "Multitask",
+        "SoftCUBER",
+        "Method",
+    ),
     "cuber.networks": ("MultiHead",),
     "cuber.streams": ("Stream", "Task"),
     "cuber.training": ("Result", "learn"),

@@ -73,8 +73,14 @@ def test_a_choice_of_benchmarks_and_methods_leaves_the_others_out() -> None:
     cells = cells_of("table1", "smoke", "out", benchmarks=["permuted-mnist"], methods=["trgp", "hat"], data_dir="data")
     assert [cell.directory for cell in cells] == [Path("out/permuted-mnist/trgp/seed-0")]
     assert cells[0].experiment.data_dir == "data"
-    with pytest.raises(CuberError, match="table2 has no run of permuted-mnist: it has overlap-cifar100"):
+    with pytest.raises(CuberError, match="benchmark of table2 'permuted-mnist'"):
         cells_of("table2", "smoke", "out", benchmarks=["permuted-mnist"])
+    with pytest.raises(CuberError, match="gpm is there more than once"):
+        cells_of("table3", "smoke", "out", methods=["gpm", "gpm"])
+    with pytest.raises(CuberError, match="method of table3 'tgrp'"):
+        cells_of("table3", "smoke", "out", methods=["tgrp"])
+    with pytest.raises(CuberError, match="table1 has no hat on permuted-mnist"):
+        cells_of("table1", "smoke", "out", benchmarks=["permuted-mnist"], methods=["hat"])
     with pytest.raises(CuberError, match="table or figure 'table9'"):
         cells_of("table9", "smoke", "out")
     with pytest.raises(CuberError, match="scale 'tiny'"):
@@ -104,26 +110,33 @@ def test_one_cell_of_the_main_table_at_the_smallest_scale(cuber: Command, tmp_pa
     arguments = ["reproduce", "table1", *words, "--out", str(out), "--data-dir", str(data)]
     code, printed = cuber(*arguments)
     assert code == 0, printed
-    assert "table1, smoke: 1 run, 0 of them finished" in printed
+    assert "table1, smoke: 1 run, 0 finished" in printed
     assert "ACC %" in printed
     assert (out / "smoke/permuted-mnist/gpm/seed-0/result.json").exists()
     code, printed = cuber(*arguments)
     assert code == 0
-    assert "1 of them finished" in printed
+    assert "1 run, 1 finished" in printed
 
 
 def test_runs_of_another_folder_are_shown_without_running_anything(cuber: Command, tmp_path: Path) -> None:
     for seed in range(2):
-        for method in ("gpm", "cuber"):
+        for method in ("gpm", "cuber", "finetune"):
             made = result(method, seed, benchmark="permuted-mnist")
             write(tmp_path / "results/permuted-mnist" / method / f"seed-{seed}", made)
     source = ["--from", str(tmp_path / "results")]
     code, printed = cuber("reproduce", "table1", *source)
     assert code == 0, printed
     assert "gpm" in printed
+    assert "finetune" not in printed  # which the paper's table does not have
+    assert "gpm" not in cuber("reproduce", "table1", *source, "--methods", "cuber")[1]
     code, printed = cuber("reproduce", "figure-memory", *source, "--out", str(tmp_path / "drawn"))
     assert code == 0, printed
     assert (tmp_path / "drawn/permuted-mnist_memory.svg").exists()
     code, printed = cuber("reproduce", "table2", *source)
     assert code == 2
     assert "has no run of overlap-cifar100" in printed
+    (tmp_path / "results/permuted-mnist/trgp/seed-0").mkdir(parents=True)
+    (tmp_path / "results/permuted-mnist/trgp/seed-0/config.toml").write_text("")
+    code, printed = cuber("reproduce", "figure-memory", *source, "--methods", "trgp", "--out", str(tmp_path / "none"))
+    assert code == 2
+    assert "nothing to show" in printed

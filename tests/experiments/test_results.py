@@ -172,7 +172,7 @@ def test_other_damaged_files_are_named_too(tmp_path, name):
 
 
 def test_there_is_nothing_to_read(tmp_path):
-    with pytest.raises(CuberError, match=r"there is no .*nowhere$"):
+    with pytest.raises(CuberError, match=r"directory .*nowhere does not exist$"):
         load([tmp_path / "nowhere"])
     with pytest.raises(CuberError, match=r"there is no run in .*: neither config.toml nor result.json"):
         load([tmp_path])

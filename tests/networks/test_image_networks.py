@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cuber import GPM
+from cuber import EWC, GPM
 from cuber.networks import AlexNet5, ReducedResNet18, backbones
-from tests.loops import loss_fn
+from tests.loops import learn, loss_fn
 
 
 @pytest.mark.parametrize("build", [AlexNet5, ReducedResNet18])
@@ -48,6 +48,22 @@ def test_a_protected_network_learns_the_same_in_both_formats(monkeypatch: pytest
     last = learned()
     monkeypatch.setattr(backbones, "FORMAT", torch.contiguous_format)
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(last, learned(), strict=True))
+
+
+def test_dropout_of_nothing_and_of_everything() -> None:
+    x = torch.ones(3, 5)
+    assert torch.equal(backbones.Dropout(0.0)(x), x)
+    assert not backbones.Dropout(1.0)(x).any()
+
+
+@pytest.mark.parametrize("build", [AlexNet5, ReducedResNet18])
+def test_gradients_of_single_samples_can_be_computed_at_once(build: Callable[[], nn.Module]) -> None:
+    """EWC warns where torch.func cannot take a model; warnings of ours are errors here."""
+    torch.manual_seed(0)
+    model = build()
+    learner = EWC(nn.Sequential(model, nn.Linear(model.features, 2)), norm_statistics="batch")  # type: ignore[arg-type]
+    learn(learner, [(torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 0, 1]))])
+    assert learner.tasks == 1
 
 
 @pytest.mark.parametrize("p", [0.2, 0.5])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cuber.cli.run import DATA_DIR, run_cells
+from cuber.cli.run import DATA_DIR, run_cells, with_threads
 from cuber.errors import CuberError
 
 if TYPE_CHECKING:
@@ -22,30 +22,39 @@ def reproduce(
     target: str = typer.Argument(metavar="TARGET", help="table1 to table5, figure-evolution or figure-memory."),
     scale: str = typer.Option("short", help="full: as in the paper; short: 3 seeds, 25 epochs; smoke: minutes."),
     source: str | None = typer.Option(None, "--from", metavar="DIR", help="Run nothing; show the runs in DIR."),
-    benchmarks: str | None = typer.Option(None, help="Only these of its benchmarks, as in permuted-mnist."),
-    methods: str | None = typer.Option(None, help="Only these of its methods, as in trgp,cuber."),
-    out: str = typer.Option("reproduced", metavar="DIR", help="Directory of the runs."),
-    jobs: int = typer.Option(max(1, (os.cpu_count() or 1)), min=1, help="Number of runs at a time."),
+    benchmarks: str | None = typer.Option(None, help="Only these of its benchmarks, separated by commas."),
+    methods: str | None = typer.Option(None, help="Only these of its methods, separated by commas."),
+    out: str = typer.Option("reproduced", metavar="DIR", help="Directory of the runs, and of figures."),
+    jobs: int | None = typer.Option(None, min=1, help="Number of runs at a time (default: one per core)."),
+    retry: bool = typer.Option(False, "--retry", help="Also run those that have failed before."),
     data_dir: str | None = DATA_DIR,
 ) -> None:
     """Run what a table or figure of the paper needs, and show it; the same command resumes."""
-    from cuber.experiments.campaign import FAILED, REFUSED, STOPPED
+    from cuber.experiments.campaign import FAILED, FINISHED, REFUSED, STOPPED
     from cuber.experiments.reproduce import cells_of, find
 
-    if source is None and not out:
-        raise CuberError("--out takes a directory, and '' is none")
+    for option, directory in (("--out", out), ("--from", source)):
+        if directory == "":
+            raise CuberError(f"{option} takes a directory, and '' is none")
+    jobs = jobs or os.cpu_count() or 1
     folder = Path(out) / scale if source is None else Path(source)
     wanted = [None if text is None else text.split(",") for text in (benchmarks, methods)]
     cells = cells_of(target, scale, folder, benchmarks=wanted[0], methods=wanted[1], data_dir=data_dir)
+    states: set[str] = set()
+    if source is not None and not folder.is_dir():
+        raise CuberError(f"--from takes a directory of runs, and '{source}' is none")
     if source is None:
+        for experiment in {cell.experiment.benchmark: cell.experiment for cell in cells}.values():
+            experiment.stream()  # a missing dataset is reported before anything starts
+        folder.mkdir(parents=True, exist_ok=True)
+        cells = with_threads(cells, jobs)
         _announce(target, scale, cells, jobs)
-        states = run_cells(cells, folder, jobs, threads=None)
+        states = run_cells(cells, folder, jobs, retry=retry)
         if STOPPED in states:
             sys.exit(128 + signal.SIGTERM)
-    else:
-        states = set()
-    paths = list(dict.fromkeys(folder / cell.experiment.benchmark for cell in cells))
-    _show(find(target), [path for path in paths if path.is_dir()], folder, Path(out))
+    variants = [path for path in dict.fromkeys(cell.directory.parent for cell in cells) if path.is_dir()]
+    if FINISHED in states or source is not None:
+        _show(find(target), variants, folder, Path(out))
     if states & {FAILED, REFUSED}:
         sys.exit(1)
 
@@ -57,12 +66,11 @@ def _announce(target: str, scale: str, cells: list[Cell], jobs: int) -> None:
     from cuber.runs.result import FILE_NAME
 
     left = [cell.experiment for cell in cells if not (cell.directory / FILE_NAME).exists()]
-    print(f"{target}, {scale}: {pluralize(len(cells), 'run')}, {len(cells) - len(left)} of them finished", flush=True)
+    print(f"{target}, {scale}: {pluralize(len(cells), 'run')}, {len(cells) - len(left)} finished", flush=True)
     if left and scale != "smoke":
         print("measuring a few steps of each method on each benchmark ...", flush=True)
-        print(
-            f"at most about {_duration(seconds_needed(left) / min(jobs, len(left)))} with {jobs} at a time", flush=True
-        )
+        needed = _duration(seconds_needed(left) / min(jobs, len(left)))
+        print(f"training will take about {needed}, {jobs} at a time; less where tasks stop early", flush=True)
 
 
 def _duration(seconds: float) -> str:
@@ -87,11 +95,14 @@ def _show(target: Target, paths: list[Path], folder: Path, out: Path) -> None:
 
     if not paths:
         raise CuberError(f"{folder} has no run of {', '.join(target.methods)}")
-    report = load_report(paths)
+    report, shown = load_report(paths), 0
     for table in target.tables:
-        try:
-            show_comparison(compare(report, None, [table]), Console())
-        except CuberError as error:
-            print(f"cuber: {error}", file=sys.stderr)
+        comparison = compare(report, None, [table])
+        show_comparison(comparison, Console())
+        shown += len(comparison.tables)
     if target.figure is not None:
-        print("\n".join(map(str, save_all(report, out, only=target.figure))))
+        files = save_all(report, out, only=target.figure)
+        print("\n".join(map(str, files)))
+        shown = len(files)
+    if not shown:
+        raise CuberError(f"no run in {folder} has finished, so there is nothing to show")

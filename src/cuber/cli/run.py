@@ -139,6 +139,8 @@ def grid(
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
 
+    if not out:
+        raise CuberError("--out takes a directory, and '' is none")
     fixed = {name: value for name, value in fields.items() if value is not None}
     if len(what) == 1 and what[0].endswith(".toml"):
         several = {"methods": methods, "seeds": seeds, "settings": settings or None}
@@ -150,16 +152,25 @@ def grid(
         # An empty text, as from an unset variable of a shell, is not replaced by the default.
         methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
         cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
-    states = run_cells(cells, Path(out), jobs, threads, retry=retry, fresh=fresh)
+    states = run_cells(with_threads(cells, jobs, threads), Path(out), jobs, retry=retry, fresh=fresh)
     if STOPPED in states:
         sys.exit(128 + signal.SIGTERM)
     if states & {FAILED, REFUSED}:
         sys.exit(1)
 
 
-def run_cells(
-    cells: list[Cell], out: Path, jobs: int, threads: int | None, *, retry: bool = False, fresh: bool = False
-) -> set[str]:
+def with_threads(cells: list[Cell], jobs: int, threads: int | None = None) -> list[Cell]:
+    """Return the experiments of a grid with a number of threads for each: an equal share of the cores by default."""
+    share = max(1, (os.cpu_count() or 1) // jobs)
+    return [
+        dataclasses.replace(cell, experiment=dataclasses.replace(e, threads=chosen))
+        for cell in cells
+        for e in [cell.experiment]
+        for chosen in [threads if threads is not None else e.threads or e.preset.threads or share]
+    ]
+
+
+def run_cells(cells: list[Cell], out: Path, jobs: int, *, retry: bool = False, fresh: bool = False) -> set[str]:
     """Run the experiments of a grid, each in its own process, show their progress, and return the states at the end."""
     from rich.console import Console
 
@@ -168,13 +179,6 @@ def run_cells(
     from cuber.report.live import GridLines, GridTable
     from cuber.report.terminal import show_outcome
 
-    share = max(1, (os.cpu_count() or 1) // jobs)
-    cells = [
-        dataclasses.replace(cell, experiment=dataclasses.replace(e, threads=chosen))
-        for cell in cells
-        for e in [cell.experiment]
-        for chosen in [threads if threads is not None else e.threads or e.preset.threads or share]
-    ]
     console, executor = Console(), LocalProcesses(jobs)
     signal.signal(signal.SIGTERM, lambda *_: executor.stop())
     with (GridTable if console.is_terminal else GridLines)(console) as watch:

@@ -24,6 +24,7 @@ from cuber.networks.heads import heads_of, other_head_parameters
 
 LossFunction = Callable[[Any, Any], Tensor]
 Forward = Callable[[nn.Module, Batch], Tensor]
+
 DETACHED = "this learner was detached from its model: make a new one"
 
 
@@ -82,11 +83,12 @@ class Method:
         self.statistics: list[Statistics] = []
         """Task -> its normalization statistics."""
         self.shown_task: int | None = None
+        """The task that the model answers for; None: with its bare weights."""
         self._loss_fn: LossFunction | None = None
         self._resumed = self._detached = False
         self._views = 0
         self.memory_device = self.device
-        """Where what is remembered was when the last task began."""
+        """Where all that is remembered is."""
 
     # For the training loop to call
 
@@ -109,7 +111,7 @@ class Method:
         self.sample = self.take(loader)
         self._loss_fn = loss_fn
         self.steps_per_epoch = batches.steps(loader) if steps is None else steps
-        self.normalization = Normalization(self.model, self.norm_statistics)
+        self.heads, self.normalization = heads_of(self.model), Normalization(self.model, self.norm_statistics)
         if self.memory_device != self.device:
             move(self)
         shown, statistics = self.shown_task, self.normalization.statistics()
@@ -159,6 +161,8 @@ class Method:
         batches.check_loader(loader, "end_task")
         self.optimizers.require_any("end_task")
         self.freezer.warn_of_thawed()
+        if self.memory_device != self.device:
+            move(self)
         self.on_task_end(loader)
         self.statistics += [self.normalization.statistics()] * self.at_once
         self.tasks += self.at_once
@@ -231,6 +235,7 @@ class Method:
         self.check_state(state["remembered"])
         self._leave_task()
         self.freezer.thaw()
+        self.heads = heads_of(self.model)
         load(self, state)
         self.on_state_loaded()
         self.show_task(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)

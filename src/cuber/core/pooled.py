@@ -52,8 +52,7 @@ class PooledMethod(LayerwiseMethod):
     }
     kinds: ClassVar[dict[str, str]] = {"basis": "bases", "owners": "bases"}
 
-    # Without annotations: settings only of the methods that declare them as such.
-    penalty, check = "norm", "epoch"
+    penalty, check = "norm", "epoch"  # without annotations: constants here, settings of CUBER
 
     threshold: PerLayer = setting(
         0.97,
@@ -113,11 +112,14 @@ class PooledMethod(LayerwiseMethod):
         with full_precision(self.device):
             self.anchors[name] = Anchor.of(weight, memory.basis)
         if tasks := memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER):
-            supports = supports_of(
-                self.anchors[name].start, memory.owners[tasks], ~memory.protected_columns(at_start=True)
-            )
+            free = ~self.protected_columns(name, at_start=True)
+            supports = supports_of(self.anchors[name].start, memory.owners[tasks], free)
             self.scalings[name] = Scaling(memory.basis, memory.owners[tasks], supports, layer.parameter, train=True)
         layer.scaling = self.scalings.get(name)
+
+    def protected_columns(self, name: str, *, at_start: bool = False) -> Tensor:
+        """Return the columns of a pool that a layer's weight must not move along: now, or when the task began."""
+        return self.memory[name].protected_columns(at_start=at_start)
 
     def make_penalty(self, layer: ProtectedLayer) -> Penalty | None:
         """Return the penalty on displacements of a layer along columns that may move."""
@@ -129,7 +131,7 @@ class PooledMethod(LayerwiseMethod):
         if layer.constraint is not None:  # columns that have become protected are held where the weight is now
             with full_precision(self.device):
                 anchor.hold(layer.matrix().detach(), layer.constraint.free_columns, memory.basis)
-        protected, free = memory.protected_columns(), ~memory.protected_columns(at_start=True)
+        protected, free = self.protected_columns(layer.name), ~self.protected_columns(layer.name, at_start=True)
         layer.constraint = Constraint(
             memory.basis, protected, free, anchor, self.make_penalty(layer), anchored=self.check == "epoch"
         )
@@ -197,7 +199,7 @@ class PooledMethod(LayerwiseMethod):
     def warn_of_drift(self) -> None:
         """Warn where weights were changed in protected directions by other means than the wrapped optimizer."""
         for name, layer in self.layers.items():
-            drift = self.displacement(name)[:, self.memory[name].protected_columns(at_start=True)]
+            drift = self.displacement(name)[:, self.protected_columns(name, at_start=True)]
             size = max(float(layer.matrix().detach().norm()), float(self.anchors[name].start.norm()), 1e-30)
             share = float(drift.norm()) / size
             if share > max(NOTICEABLE_DRIFT, 4 * torch.finfo(layer.parameter.dtype).eps):
@@ -205,7 +207,7 @@ class PooledMethod(LayerwiseMethod):
                     f"layer '{name}' moved by {share:.1%} in directions that old tasks need: were its weights changed "
                     "by anything but the wrapped optimizer?",
                     CuberWarning,
-                    stacklevel=5,
+                    stacklevel=4,
                 )
 
     # How the model is shown, and what trains
@@ -258,7 +260,7 @@ class PooledMethod(LayerwiseMethod):
     @property
     def displacements(self) -> dict[str, Tensor]:
         """Layer name -> its cached displacement: computed anew it would differ in the last bits."""
-        cached = {name: getattr(layer.backend, "cached_displacement", None) for name, layer in self.layers.items()}
+        cached = {name: layer.backend.cached_displacement for name, layer in self.layers.items()}
         return {name: displacement for name, displacement in cached.items() if displacement is not None}
 
     @displacements.setter

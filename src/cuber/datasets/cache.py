@@ -75,9 +75,9 @@ def _open(folder: Path) -> Arrays | None:
             arrays[f"{split}_labels"] = np.fromfile(folder / f"{split}_labels", np.int64)
             if len(arrays[f"{split}_labels"]) != shape[0]:
                 return None
-    except (OSError, ValueError):
+        return arrays, tuple(contents["notes"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return arrays, tuple(contents["notes"])
 
 
 def _fill(folder: Path, layout: Layout) -> None:

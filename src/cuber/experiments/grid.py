@@ -85,8 +85,9 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
         raise CuberError(f"{path} is not TOML: {error}") from error
     for key in given.keys() - set(KEYS):
         raise CuberError(f"{path}: '{key}' is not a key of a grid file (known: {', '.join(KEYS)})")
-    for key in set(SEVERAL) - given.keys():
-        raise CuberError(f"{path} lacks '{key}'")
+    for key in SEVERAL:
+        if key not in given:
+            raise CuberError(f"{path} lacks '{key}'")
     settings = given.pop("settings", {})
     if not isinstance(settings, dict):
         raise CuberError(f"{path}: settings must be a table of names and values, not {short(settings)}")

@@ -67,7 +67,7 @@ BACKBONE = with_heads(lambda: MLP(64, 100, 100, last_relu=True), 100)
 
 # Digits
 
-SUBSPACE_METHODS, REPLAY_METHODS = ("cuber", "trgp", "gpm"), ("agem", "er")
+SUBSPACE_METHODS, REPLAY_METHODS = ("cuber", "soft-cuber", "trgp", "gpm"), ("agem", "er")
 
 
 def same(methods: Iterable[str], **settings: Any) -> dict[str, Any]:
@@ -142,7 +142,8 @@ FISHER_BATCH = 20
 def subspaces(samples: int | list[int], threshold: float | list[float], step: float = 0.0) -> dict[str, Any]:
     """Settings of GPM, TRGP and CUBER, which share the bases."""
     bases = {"samples": samples, "threshold": threshold, "threshold_step": step}
-    return {"gpm": bases, "trgp": {**bases, "eps1": PAPER["eps1"]}, "cuber": {**bases, **PAPER}}
+    reused = {**bases, "eps1": PAPER["eps1"]}
+    return {"gpm": bases, "trgp": reused, "soft-cuber": reused, "cuber": {**bases, **PAPER}}
 
 
 def ewc(lr: float, lam: float, tasks: int) -> dict[str, Any]:

@@ -94,6 +94,13 @@ def cells_of(
         fields: Further fields of every experiment, such as ``data_dir``.
     """
     chosen, size = find(target), find_scale(scale)
+    known = {method for needed in chosen.methods.values() for method in needed}
+    for what, names, choices in (("benchmark", benchmarks, chosen.methods), ("method", methods, known)):
+        for name in names or ():
+            if name not in choices:
+                raise unknown(f"{what} of {target}", name, choices)
+            if list(names or ()).count(name) > 1:
+                raise CuberError(f"{what} {name} is there more than once: name it once")
     cells: list[Cell] = []
     for benchmark, needed in chosen.methods.items():
         own = [method for method in needed if methods is None or method in methods]
@@ -106,8 +113,7 @@ def cells_of(
         if chosen.settings:
             cells += grid(out, [benchmark], own, size.seeds, chosen.settings, **fixed)
     if not cells:
-        wanted = ", ".join([*(benchmarks or ()), *(methods or ())])
-        raise CuberError(f"{target} has no run of {wanted}: it has {', '.join(chosen.methods)}")
+        raise CuberError(f"{target} has no {' or '.join(methods or ())} on {' or '.join(benchmarks or ())}")
     return cells
 
 

@@ -59,7 +59,7 @@ def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.exists():
-            raise CuberError(f"there is no {path}")
+            raise CuberError(f"directory {path} does not exist")
         if not path.is_dir():
             raise CuberError(f"{path} is a file: name the directory of a run, or one that holds several")
         runs = list(_runs_below(path))

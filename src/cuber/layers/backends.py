@@ -31,7 +31,7 @@ WORTHWHILE = 500_000
 TOLERANCE = 1e-4
 """Relative difference between a cached displacement and what a check finds."""
 FACTOR_TOLERANCE = 1e-5
-"""Relative difference between a gradient and its factors: rounding is below 2e-6. What passes is not projected."""
+"""Relative difference between a gradient and its factors: rounding is below 2e-6. An error of this size would stay."""
 ROUNDING = 20
 """Multiples of the rounding error by which a weight may be off between two ends of epochs."""
 
@@ -173,9 +173,9 @@ class FastBackend(PlainBackend):
     def on_scaling_changed(self) -> None:
         scaling, constraint = self.layer.scaling, self.layer.constraint
         self._read: Tensor | None = None
-        """What the scaling multiplies of the anchored weight, out x q."""
+        """What the scaling multiplies of the anchored weight, out x q; times ``_still``, of the part that stays."""
         self._still: Tensor | None = None
-        """1 where the scaling multiplies a column that does not move, q; None: where it multiplies anything."""
+        """0 for the free columns and 1 for the others, q; None: ``_read`` has no free columns."""
         self._moving: Tensor | None = None
         """What the scaling multiplies along the free columns, f x q; None: it multiplies these columns themselves."""
         if scaling is None or constraint is None or not scaling.matrix.requires_grad:
@@ -185,9 +185,10 @@ class FastBackend(PlainBackend):
             if not len(constraint.free_columns):
                 return
             if scaling.left is None:
-                self._still = self._read.new_ones(self._read.shape[1]).index_fill(0, constraint.free_columns, 0)
+                free = constraint.free_columns.to(self._read.device)
+                self._still = self._read.new_ones(self._read.shape[1]).index_fill(0, free, 0)
             else:
-                self._moving = scaling.left[constraint.free_columns]
+                self._moving = scaling.left[constraint.free_columns.to(scaling.left.device)]
                 self._read = self._read - constraint.free_start.to(self._moving) @ self._moving
 
     # Forward
@@ -222,7 +223,7 @@ class FastBackend(PlainBackend):
                 return constant(self._linear(rows)), rows, None
             columns = constraint.free.to(basis)
             if self._moving is None:
-                moved = scaled.index_select(1, constraint.free_columns)
+                moved = scaled.index_select(1, constraint.free_columns.to(scaled.device))
             else:
                 moved = scaled @ self._moving.mT
         else:  # the whole weight is read where it is now

@@ -17,11 +17,12 @@ from cuber.methods.gpm import GPM
 from cuber.methods.hat import HAT
 from cuber.methods.multitask import Multitask
 from cuber.methods.owm import OWM
+from cuber.methods.soft_cuber import SoftCUBER
 from cuber.methods.trgp import TRGP
 
 METHODS: dict[str, type[Method]] = {
     method.__name__.lower(): method for method in (CUBER, TRGP, GPM, OWM, HAT, EWC, AGEM, ER, FineTune, Multitask)
-}
+} | {"soft-cuber": SoftCUBER}
 """The methods of this package by name."""
 
 
@@ -52,6 +53,7 @@ __all__ = [
     "FineTune",
     "Method",
     "Multitask",
+    "SoftCUBER",
     "all_methods",
     "find_method",
     "setting",

@@ -66,14 +66,12 @@ class SubspaceMethod(PooledMethod):
         regimes = {task: Regime(ratio=ratio) for task, ratio in enumerate(ratios)}
         candidates = sorted((task for task in regimes if ratios[task] >= self.eps1), key=lambda task: -ratios[task])
         for task in candidates[: self.selected]:
-            regimes[task].cosine = memory.cosine(task, gradient)
-            improves = self.is_positively_correlated(memory, task, gradient)
-            regimes[task].number = BACKWARD_TRANSFER if improves else FORWARD_TRANSFER
+            regimes[task].cosine = cosine = memory.cosine(task, gradient)
+            regimes[task].number = BACKWARD_TRANSFER if self.is_positive(cosine) else FORWARD_TRANSFER
         return regimes
 
-    def is_positively_correlated(self, memory: LayerMemory, task: int, gradient: Tensor) -> bool:
-        """Return whether an old task's last gradient agrees with ``gradient``."""
-        cosine = memory.cosine(task, gradient)
+    def is_positive(self, cosine: float | None) -> bool:
+        """Return whether an old task agrees, by the cosine between its last gradient and the new task's."""
         return cosine is not None and cosine >= self.eps2
 
     def make_penalty(self, layer: ProtectedLayer) -> Penalty | None:
@@ -110,8 +108,8 @@ class SubspaceMethod(PooledMethod):
     def demote(self, layer: ProtectedLayer, gradient: Tensor) -> None:
         """Move old tasks that disagree with ``gradient`` to regime 2 for the rest of the task."""
         memory, improving = self.memory[layer.name], self.memory[layer.name].in_regime(BACKWARD_TRANSFER)
-        demoted = [task for task in improving if not self.is_positively_correlated(memory, task, gradient)]
-        for task in demoted:
+        demoted = [task for task in improving if not self.is_positive(memory.cosine(task, gradient))]
+        for task in demoted:  # in the middle of an epoch, the present one is not counted yet
             memory.regimes[-1][task].demote(self.epoch + (self.check == "step"))
         if demoted:
             self.constrain(layer)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional
 
 from cuber.errors import CuberError
@@ -45,11 +46,11 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x
+        kept = round((1 - self.p) * 2**16)
+        if not self.training or not 0 < kept < 2**16:
+            return super().forward(x)
         if not x.is_contiguous(memory_format=FORMAT if x.dim() == 4 else torch.contiguous_format):
             x = x.contiguous()
-        kept = round((1 - self.p) * 2**16)
         draws = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64, device=x.device)
         numbers = draws.random_(torch.iinfo(torch.int64).min, None).view(torch.int16)
         mask = numbers[: x.numel()].as_strided(x.shape, x.stride()) < kept - 2**15
@@ -89,7 +90,7 @@ class AlexNet5(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x.contiguous(memory_format=FORMAT))
+        return self.layers(_laid_out(x))
 
 
 class ReducedResNet18(nn.Module):
@@ -125,7 +126,7 @@ class ReducedResNet18(nn.Module):
         self.features = width * (side // 2) ** 2
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.conv(x.contiguous(memory_format=FORMAT))).relu()
+        x = self.norm(self.conv(_laid_out(x))).relu()
         return functional.avg_pool2d(self.blocks(x), 2).flatten(1)
 
 
@@ -145,6 +146,11 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         inner = self.norm1(self.conv1(x)).relu()
         return (self.norm2(self.conv2(inner)) + self.shortcut(x)).relu()
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    """Return images in ``FORMAT``; torch cannot change it inside ``torch.func.vmap``, which EWC uses."""
+    return x if is_functorch_wrapped_tensor(x) else x.contiguous(memory_format=FORMAT)
 
 
 def _conv3x3(width: int, filters: int, stride: int) -> nn.Conv2d:

@@ -73,8 +73,9 @@ def other_head_parameters(model: nn.Module, tasks: Collection[int]) -> Iterable[
 
 
 def can_mix(model: nn.Module) -> bool:
-    """Return whether one forward pass can serve several tasks: heads, if there are any, come last."""
-    return all(multi is model and type(multi).forward is MultiHead.forward for multi in heads_of(model))
+    """Return whether one forward pass can serve several tasks: heads, if there are any, come last and nothing else."""
+    own = "forward" in vars(model) or bool(model._forward_hooks) or bool(model._forward_pre_hooks)
+    return all(multi is model and type(multi).forward is MultiHead.forward and not own for multi in heads_of(model))
 
 
 def mixed_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], x: Tensor, y: Tensor, tasks: Tensor) -> Tensor:

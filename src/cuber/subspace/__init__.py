@@ -28,6 +28,7 @@ from cuber.subspace.memory import (
     PrunedGradient,
     Regime,
 )
+from cuber.subspace.quadratic import QuadraticModel
 
 __all__ = [
     "BACKWARD_TRANSFER",
@@ -45,6 +46,7 @@ __all__ = [
     "Pool",
     "Projector",
     "PrunedGradient",
+    "QuadraticModel",
     "Regime",
     "Scaling",
     "SquaredPenalty",
