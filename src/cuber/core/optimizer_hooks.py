@@ -98,7 +98,8 @@ class OptimizerHooks:
     ) -> Iterator[tuple[ProtectedLayer, float]]:
         """Iterate over the layers whose gradients have to be changed before a step, with the step's learning rate.
 
-        Where several optimizers hold parts of one layer, its gradient changes once, when the first of them steps.
+        Where several optimizers hold parts of one layer, its gradient changes once, when the first of them steps. So
+        call it once per step; :func:`layers_with_rates` changes nothing.
         """
         for layer, lr in layers_with_rates(optimizer, layers):
             pending = self._pending.setdefault(layer.name, set())

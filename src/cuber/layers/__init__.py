@@ -1,5 +1,7 @@
 """What the methods must know of a layer: its input vectors, and its weight as a matrix that acts on them.
 
+Besides, what a learner changes in a model as a whole: frozen parameters and normalization statistics (``model.py``).
+
 A new layer type is one file here: a subclass of :class:`Rule` under :func:`register`, imported below.
 """
 

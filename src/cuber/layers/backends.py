@@ -1,11 +1,12 @@
 """How a protected layer computes: by the formulas as they are written, and faster with the same results.
 
-``W`` is the layer's weight as a matrix, ``[W | b]`` where there is a bias. :class:`PlainBackend` has every formula as
-the description of the method writes it. :class:`FastBackend`, the default, does less work:
+``W`` is the layer's weight as a matrix, ``[W | b]`` where there is a bias. The columns of ``B`` are the basis vectors
+of all old tasks, those of ``U`` the ones that are protected. :class:`PlainBackend` has every formula as the description
+of the method writes it. :class:`FastBackend`, the default, does less work:
 
 1. The gradient of a linear layer is ``delta' X``. What the projection removes is ``delta' (X U) U'``: with fewer input
    vectors than outputs, it is shorter to project the inputs than the gradient.
-2. ``W~ x = W x + (W U) S (U' x)``, where ``W U`` is known: no product has the size of the weight.
+2. ``W~ x = W x + (W B) S (B' x)``, where ``W B`` is known: no product has the size of the weight.
 3. After a step of plain SGD, the displacement along the free columns has changed by ``-lr`` times the gradient there.
 
 What relies on the past (1 and 3) is checked by a product with one random vector before it is used.
@@ -52,7 +53,7 @@ class PlainBackend:
         """The layer has another scaling."""
 
     def forward(self, module: nn.Module, x: Tensor) -> Tensor:
-        """Apply the layer with its effective weight ``W~ = W + (W U) S U'``."""
+        """Apply the layer with its effective weight ``W~ = W + (W B) S B'``."""
         layer = self.layer
         if layer.scaling is None:
             return type(module).forward(module, x)
@@ -60,7 +61,7 @@ class PlainBackend:
         return layer.rule.apply(module, x, weight, bias[0] if bias else layer.bias)
 
     def effective_weight(self, module: nn.Module) -> Tensor:
-        """Return ``W~``. While the task trains, its scalings read ``W U`` as a constant along protected columns."""
+        """Return ``W~``. While the task trains, its scalings read ``W B`` as a constant along protected columns."""
         layer, weight = self.layer, self.layer.matrix()
         assert layer.scaling is not None
         if self.reads_anchor(module):

@@ -40,7 +40,7 @@ class Gram:
         self._matrix: Tensor | None = None
 
     def add(self, vectors: Tensor) -> None:
-        """Take in the rows of ``vectors`` (m x d)."""
+        """Add the rows of ``vectors`` (m x d)."""
         for part in vectors.split(max(self.dimension, NUMBERS_AT_ONCE // self.dimension)):
             self._add(in_float64(part))
 
@@ -73,14 +73,14 @@ class Gram:
         return float(sum(vectors.square().sum() for vectors in self._vectors))
 
     def along(self, basis: Tensor) -> Tensor:
-        """The energy that each column of ``basis`` explains, ``u' M u``."""
+        """Return the energy that each column of ``basis`` explains, ``u' M u``."""
         basis = self._like_data(basis)
         if self._matrix is not None:
             return (basis * (self._matrix @ basis)).sum(0)
         return (torch.cat(self._vectors) @ basis).square().sum(0)
 
     def within(self, basis: Tensor) -> Tensor:
-        """``B' M B``: M as the columns of ``basis`` see it."""
+        """Return ``B' M B``."""
         basis = self._like_data(basis)
         if self._matrix is not None:
             return basis.T @ self._matrix @ basis
@@ -88,7 +88,7 @@ class Gram:
         return coordinates.T @ coordinates
 
     def residual(self, basis: Tensor) -> Residual:
-        """What ``basis`` leaves unexplained."""
+        """Return what ``basis`` leaves unexplained."""
         basis = self._like_data(basis)
         if self._matrix is not None:
             residual = _outside(self._matrix, basis)
@@ -105,7 +105,7 @@ class Gram:
 
 
 def _outside(matrix: Tensor, basis: Tensor) -> Residual:
-    """Of a Gram matrix: as all that is orthogonal to ``basis`` sees it."""
+    """Return the residual of a Gram matrix, from its eigenvectors outside ``basis``."""
     if not basis.shape[1]:
         energies, directions = _descending(matrix)
         return Residual(energies, lambda count: directions[:, :count])
@@ -116,7 +116,7 @@ def _outside(matrix: Tensor, basis: Tensor) -> Residual:
 
 
 def _left_over(vectors: Tensor, basis: Tensor) -> Residual:
-    """Of few vectors: as combinations of what ``basis`` leaves of them."""
+    """Return the residual of few vectors, as combinations of what ``basis`` leaves of them."""
     rest = vectors - (vectors @ basis) @ basis.T
     energies, combinations = _descending(rest @ rest.T)
 
@@ -131,7 +131,7 @@ def _left_over(vectors: Tensor, basis: Tensor) -> Residual:
 
 
 def _descending(symmetric: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors, the largest first."""
+    """Return eigenvalues and eigenvectors, the largest first."""
     energies, directions = torch.linalg.eigh(symmetric)
     return energies.flip(0), directions.flip(1)
 
@@ -142,6 +142,6 @@ def complement(basis: Tensor) -> Tensor:
 
 
 def in_float64(tensor: Tensor) -> Tensor:
-    """The tensor in float64; on the CPU where its device has none (Apple's GPUs)."""
+    """Return the tensor in float64; on the CPU where its device has none (Apple's GPUs)."""
     place = "cpu" if tensor.device.type == "mps" else tensor.device
     return tensor.detach().to(place, torch.float64)
