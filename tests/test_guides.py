@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,12 +19,10 @@ from torch.nn import functional
 
 import cuber
 from cuber.experiments import Experiment, run
-from cuber.experiments.grid import grid
-from cuber.experiments.grid import numbers as seeds_from
+from cuber.experiments.reproduce import SCALES, TARGETS
 from cuber.layers import BACKENDS, ProtectedLayer
 from cuber.layers.protected import RULES
 from cuber.methods import METHODS
-from cuber.report import paper
 from tests.datasets import files
 from tests.packages import install
 
@@ -67,14 +65,12 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Result(cuber on flowers, 2 tasks" in out
 
 
-def test_the_papers_main_table() -> None:
+def test_the_papers_tables() -> None:
     text = (GUIDES / "benchmarks.md").read_text()
-    command = r"^cuber grid (.*) --methods (\S+) --seeds (\S+) --out table$"
-    made: Counter[tuple[str, str]] = Counter()
-    for benchmarks, methods, seeds in re.findall(command, text, re.MULTILINE):
-        cells = grid("table", benchmarks.split(), methods.split(","), seeds_from(seeds))
-        made.update((cell.experiment.benchmark, cell.experiment.method) for cell in cells)
-    assert made == {(benchmark, method): 5 for benchmark in paper.FOUR for method in paper.ACCURACY[benchmark]}
+    commands = re.findall(r"^cuber reproduce (\S+)(?: --scale (\S+))?(?: --from \S+)? +#", text, re.MULTILINE)
+    assert {scale or "short" for _, scale in commands} == set(SCALES)
+    assert all(target in TARGETS for target, _ in commands)
+    assert re.findall(r"^\| `(table\d|figure-\w+)` \|", text, re.MULTILINE) == list(TARGETS)
 
 
 def test_theory(capsys: pytest.CaptureFixture[str]) -> None:

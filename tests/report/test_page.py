@@ -333,7 +333,7 @@ def test_a_damaged_result_is_not_drawn(damage, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["{}/nowhere"], "there is no "),
+        (["{}/nowhere"], "nowhere does not exist"),
         (["{}"], "there is no run in"),
         (["{}", "-o", "{}"], "--output takes the name of a file"),
     ],

@@ -67,7 +67,7 @@ def test_every_method_has_a_color_and_a_form_of_its_own():
 def test_tables_and_figures_show_a_variant_in_the_same_color():
     made = report(*map(variant, METHODS), variant("one more"))
     page, marks = render(made), marks_of(made)
-    keys = re.findall(r'<path d="[^"]+" style="fill:var\(--(\w+)\)"/></svg>\s*(?=[a-z ]+</th><td>0<)', page)
+    keys = re.findall(r'<path d="[^"]+" style="fill:var\(--(\w+)\)"/></svg>\s*(?=[a-z -]+</th><td>0<)', page)
     assert [LIGHT[key] for key in keys] == [mark.color for mark in marks.values()]
     dark = page[page.index("prefers-color-scheme: dark") : page.index("box-sizing")]
     assert set(LIGHT) <= set(re.findall(r"--(\w+):", dark))

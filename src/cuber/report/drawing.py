@@ -18,8 +18,11 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-SERIES = ["#274dad", "#9b4804", "#3ca488", "#540951", "#af8707", "#1b7a94", "#730d04", "#8f88de", "#c81868", "#a038e8"]
-"""Colors of variants, one for each method of the paper."""
+SERIES = [
+    *("#274dad", "#9b4804", "#3ca488", "#540951", "#af8707", "#1b7a94", "#730d04", "#8f88de", "#c81868", "#a038e8"),
+    "#56691c",
+]
+"""Colors of variants, one for each method."""
 LIGHT = {"page": "#ffffff", "ink": "#1b2027", "quiet": "#59626e", "line": "#d9dee5"} | {
     f"c{place}": color for place, color in enumerate(SERIES)
 }
