@@ -1,10 +1,10 @@
-"""Keep finished runs under ``results/``, and make the tables and figures of ``docs/results.md`` from them.
+"""Keep finished runs under ``results/``, and make the tables and figures of docs/results.md and README from them.
 
     python -m benchmarks.results RUNS...     # copy finished runs to results/, then make the page
     python -m benchmarks.results             # make the page only; the same as `make results`
 
 A run is kept without weights and logs: ``result.json``, ``config.toml`` and ``metrics.csv``, numbers rounded, a few
-kilobytes (the epochs of ``result.json`` are the rows of ``metrics.csv``, and not kept twice). The page has prose,
+kilobytes (the epochs of ``result.json`` are the rows of ``metrics.csv``, and not kept twice). The pages have prose,
 written by hand, and blocks between ``<!-- cuber compare ... -->`` and ``<!-- end -->``, which are the output of that
 command; ``tests/test_results.py`` compares them with the files.
 """
@@ -31,6 +31,7 @@ from cuber.runs.config_file import read_config
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "results.md"
+PAGES = (PAGE, ROOT / "README.md")
 FIGURES = ROOT / "docs" / "images" / "results"
 BLOCK = re.compile(r"(?P<begin><!-- cuber (?P<command>compare [^>]*?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 DECIDE = ("experiment", "training", "settings", "stream")
@@ -122,7 +123,8 @@ def main() -> None:
         for place in keep(runs) if runs else []:
             print(place.relative_to(ROOT))
         draw()
-        PAGE.write_text(filled(PAGE.read_text()))
+        for page in PAGES:
+            page.write_text(filled(page.read_text()))
     except (CuberError, OSError) as error:
         print(f"results: {error}", file=sys.stderr)
         sys.exit(2)

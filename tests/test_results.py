@@ -31,8 +31,9 @@ def test_every_run_that_is_kept_is_whole_small_and_where_it_belongs(place: Path)
     assert sum(path.stat().st_size for path in place.iterdir()) < LARGEST
 
 
-def test_the_page_says_what_the_files_say() -> None:
-    page = results.PAGE.read_text()
+@pytest.mark.parametrize("path", results.PAGES, ids=lambda path: path.name)
+def test_the_pages_say_what_the_files_say(path: Path) -> None:
+    page = path.read_text()
     assert len(results.BLOCK.findall(page)) == page.count("<!-- end -->") > 0
     assert results.filled(page) == page, "make results makes the page again"
 
