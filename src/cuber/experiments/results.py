@@ -57,7 +57,10 @@ def load(paths: Iterable[str | os.PathLike[str]]) -> list[RunRecord]:
         CuberError: A path is no directory, or has no run in or below it.
     """
     found: dict[Path, Path] = {}
-    for path in map(Path, paths):
+    for given in paths:
+        if not str(given):  # as from an unset variable of a shell; Path('') would be the current directory
+            raise CuberError("the name of a directory of runs is empty")
+        path = Path(given)
         if not path.exists():
             raise CuberError(f"directory {path} does not exist")
         if not path.is_dir():
