@@ -177,6 +177,17 @@ def test_options_of_the_papers_benchmarks_reach_the_run(cuber, tmp_path, data_di
     assert "only 1 of 10 tasks; only 12 training samples per task" in out
 
 
+def test_options_of_a_stream_reach_the_runs_of_a_grid(cuber, tmp_path, data_dir):
+    small = ["--tasks", "1", "--epochs", "1", "--train-per-task", "12", "--test-per-task", "8"]
+    where = ["--data-dir", str(data_dir), "--out", str(tmp_path)]
+    code, out, _ = cuber(
+        "grid", "five-datasets", "--mnist-twice", "--methods", "finetune", "--seeds", "3", *small, *where
+    )
+    assert code == 0, out
+    directory = tmp_path / "five-datasets-mnist_twice=True" / "finetune" / "seed-3"
+    assert "MNIST in the place of Fashion-MNIST" in json.loads((directory / "result.json").read_text())["notes"]
+
+
 def test_data_lists_the_datasets(cuber, data_dir):
     code, out, _ = cuber("data", "--data-dir", str(data_dir))
     assert code == 0

@@ -122,6 +122,11 @@ def test_a_learning_rate_of_the_methods_own(monkeypatch: pytest.MonkeyPatch) -> 
             "has no option 'mnist_twice' .five-datasets has",
         ),
         ({"benchmark": FIVE, "options": {"order": "odd"}}, "there is no order 'odd'"),
+        ({"benchmark": "overlap-cifar100", "options": {"images": "more"}}, "there is no images 'more'"),
+        (
+            {"benchmark": "overlap-fashion", "options": {"train_per_class": 3000}},
+            "train_per_class must be a whole number from 1 to 2900, not 3000",
+        ),
         ({"train_per_task": 0}, "train_per_task must be a whole number of at least 1"),
         ({"benchmark": CIFAR, "patience": -1}, "patience must be"),
     ],

@@ -12,6 +12,7 @@ from cuber import CuberError, datasets
 from cuber.streams import (
     five_datasets,
     overlap_cifar100,
+    overlap_fashion,
     permuted_mnist,
     split_cifar100,
     split_miniimagenet,
@@ -86,6 +87,40 @@ def test_cifar_100(build, ranges, data_dir: Path) -> None:
     pixels = dataset.train_images[stream[0].train.rows[7]].transpose(2, 0, 1).astype(float)
     mean, std = (np.array(v).reshape(3, 1, 1) for v in ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)))
     np.testing.assert_allclose(x[0], (pixels - mean) / std, atol=1e-5)
+
+
+def test_overlap_cifar100_with_other_images(data_dir: Path) -> None:
+    stream, dataset = overlap_cifar100(0, images="other", data_dir=data_dir), datasets.load("cifar-100", data_dir)
+    check_rows(stream)
+    check_no_leak(stream)
+    used = [set(task.train.rows.tolist()) | set(task.validation.rows.tolist()) for task in stream]
+    assert sum(map(len, used)) == len(set.union(*used))  # no image is in two tasks
+    for task, (first, last), rows in zip(stream, OVERLAP, used, strict=True):
+        counts = np.bincount(dataset.train_labels[sorted(rows)], minlength=100)[first : last + 1]
+        assert counts.tolist() == [2] * 10  # half of the images of each class
+        assert classes_of(task.test, dataset.test_labels) == list(range(first, last + 1))
+    assert "other images of a shared class in each task" in stream.notes
+    with pytest.raises(CuberError, match="no choice of images 'more'"):
+        overlap_cifar100(0, images="more", data_dir=data_dir)
+
+
+def test_overlap_fashion(data_dir: Path) -> None:
+    dataset = datasets.load("fashion-mnist", data_dir)
+    stream = overlap_fashion(0, train_per_class=1, validation_per_class=1, data_dir=data_dir)
+    check_no_leak(stream)
+    assert [task.name for task in stream] == [f"classes {a}-{b}" for a, b in ((0, 3), (2, 5), (4, 7), (6, 9), (8, 1))]
+    used: set[int] = set()
+    for task in stream:
+        assert (task.classes, len(task.train), len(task.validation), len(task.test)) == (4, 4, 4, 8)
+        assert np.bincount(task.train.y).tolist() == [1] * 4
+        assert np.bincount(task.validation.y).tolist() == [1] * 4
+        rows = {*task.train.rows.tolist(), *task.validation.rows.tolist()}
+        assert used.isdisjoint(rows)
+        used |= rows
+    last = stream[4]
+    assert np.array_equal(dataset.train_labels[last.train.rows], np.array([8, 9, 0, 1])[last.train.y])
+    with pytest.raises(CuberError, match=r"2 training and 1 validation images per class .* has 2 of fashion-mnist"):
+        overlap_fashion(0, train_per_class=2, validation_per_class=1, data_dir=data_dir)
 
 
 def test_split_miniimagenet(data_dir: Path) -> None:

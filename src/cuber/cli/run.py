@@ -32,11 +32,21 @@ FIELDS: dict[str, tuple[type, Any]] = {
     "data_dir": (str, DATA_DIR),
 }
 """Fields of an Experiment that are options of every command that runs some."""
+STREAM_OPTIONS: dict[str, tuple[type, Any]] = {
+    "images": (str, typer.Option(None, help="same or other: images of classes that tasks of overlap-cifar100 share.")),
+    "train_per_class": (int, typer.Option(None, help="Training images per class of overlap-fashion (default: 30).")),
+    "order": (str, typer.Option(None, help="paper or code: the order of five-datasets' tasks.")),
+    "mnist_twice": (
+        bool,
+        typer.Option(None, "--mnist-twice", help="five-datasets with MNIST instead of Fashion-MNIST."),
+    ),
+}
+"""Options of the streams of some benchmarks."""
 
 
 def with_experiment_options(*training: str) -> Callable[[Command], Command]:
-    """Add ``FIELDS`` and training options (default: all) to a command that takes them as ``**fields``."""
-    added = dict(FIELDS)
+    """Add ``FIELDS``, stream and training options (default: all) to a command that takes them as ``**fields``."""
+    added = FIELDS | STREAM_OPTIONS
     for name in training or training_options():
         kind, _, limits = training_options()[name]
         flag = [f"--{name.replace('_', '-')}"] if kind is bool else []  # without --no-...
@@ -54,13 +64,18 @@ def with_experiment_options(*training: str) -> Callable[[Command], Command]:
     return decorate
 
 
+def chosen_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given as fields of an Experiment."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    options = {name: given.pop(name) for name in STREAM_OPTIONS if name in given}
+    return given | ({"options": options} if options else {})
+
+
 @with_experiment_options()
 def run(
     benchmark: str = typer.Argument("overlap-digits", help="Benchmark to learn; see cuber list."),
     method: str = typer.Option("cuber", help="Method; see cuber list."),
     seed: int = typer.Option(0, help="Seed of the data, the initial weights and the order of samples."),
-    order: str | None = typer.Option(None, help="paper or code: the order of five-datasets' tasks."),
-    mnist_twice: bool = typer.Option(False, "--mnist-twice", help="five-datasets with MNIST instead of Fashion-MNIST."),
     settings: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="Hyper-parameter of the method; may be repeated."
     ),
@@ -90,8 +105,7 @@ def run(
     from cuber.training import RunDirectory, Stopped, UnwrittenResultError
 
     chosen = {name: read_value(text) for name, text in parse_settings(settings).items()}
-    options = ({"order": order} if order else {}) | ({"mnist_twice": True} if mnist_twice else {})
-    experiment = Experiment(benchmark, method, seed, settings=chosen, options=options, threads=threads, **fields)
+    experiment = Experiment(benchmark, method, seed, settings=chosen, threads=threads, **chosen_fields(fields))
     directory = None
     if out is None:
         for option, value in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", log)):
@@ -141,7 +155,7 @@ def grid(
 
     if not out:
         raise CuberError("--out takes a directory, and '' is none")
-    fixed = {name: value for name, value in fields.items() if value is not None}
+    fixed = chosen_fields(fields)
     if len(what) == 1 and what[0].endswith(".toml"):
         several = {"methods": methods, "seeds": seeds, "settings": settings or None}
         also = [*(name for name, value in several.items() if value is not None), *fixed]

@@ -79,8 +79,7 @@ class Experiment:
             if name not in self.preset.options:
                 users = [other.name for other in BENCHMARKS.values() if name in other.options]
                 raise CuberError(f"{self.benchmark} has no option '{name}' ({', '.join(users) or 'no benchmark'} has)")
-            if value not in self.preset.options[name]:
-                raise unknown(name, str(value), map(str, self.preset.options[name]))
+            self.preset.options[name].check(name, value)
         self._protocol()
         self.training()
 
@@ -121,8 +120,8 @@ class Experiment:
         """Return the values of ``config.toml`` besides training options and hyper-parameters."""
         names = ("method", "tasks", "train_per_task", "test_per_task")
         protocol = self.protocol or next(iter(self.preset.protocols))
-        options = {name: values[0] for name, values in self.preset.options.items()}
-        chosen = {**options, **self._protocol().options, **self.options}
+        defaults = {name: option.default for name, option in self.preset.options.items()}
+        chosen = {**defaults, **self._protocol().options, **self.options}
         return {name: getattr(self, name) for name in names} | {"protocol": protocol, "options": chosen}
 
     def expected(self) -> dict[str, dict[str, Any]]:

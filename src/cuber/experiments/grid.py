@@ -58,13 +58,13 @@ def grid(
         first = Experiment(benchmark, method, **fixed)
         own = [name for name in swept if name in settings_of(first.method_class)]
         used |= set(own)
+        folder = Path(out) / "-".join([benchmark, *(f"{name}={value}" for name, value in first.options.items())])
         for values in itertools.product(*(swept[name] for name in own)):
             chosen = dict(zip(own, values, strict=True))
             changes = [f"{key}={value}" for key, value in chosen.items() if len(swept[key]) > 1]
             name = "-".join([method, *changes]).replace(" ", "").replace(os.sep, "_")
             for seed in seeds:
-                directory = Path(out) / benchmark / name / f"seed-{seed}"
-                cells.append(Cell(replace(first, seed=seed, settings=chosen), directory))
+                cells.append(Cell(replace(first, seed=seed, settings=chosen), folder / name / f"seed-{seed}"))
     if not cells:
         raise CuberError("a grid needs at least one benchmark, one method, one seed and one value of each setting")
     for name in swept.keys() - used:

@@ -13,10 +13,12 @@ from typing import Any
 from torch import nn
 
 from cuber import streams
+from cuber.core.settings import short
+from cuber.errors import CuberError, unknown
 from cuber.methods.cuber import PAPER
 from cuber.networks import MLP, AlexNet5, MultiHead, ReducedResNet18
 from cuber.streams import Stream
-from cuber.streams.paper_streams import ORDERS
+from cuber.streams.paper_streams import IMAGES, ORDERS
 from cuber.training import TrainingConfig
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -33,6 +35,23 @@ class Protocol:
 
 
 @dataclass(frozen=True)
+class StreamOption:
+    """An option of a benchmark's stream: its default, and the values that it may have."""
+
+    default: Any
+    allowed: tuple[Any, ...] | range
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise unless ``value`` is allowed."""
+        if value in self.allowed:
+            return
+        if isinstance(self.allowed, range):
+            low, high = self.allowed[0], self.allowed[-1]
+            raise CuberError(f"{name} must be a whole number from {low} to {high}, not {short(value)}")
+        raise unknown(name, str(value), map(str, self.allowed))
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """What ``cuber run NAME`` runs; entries of ``cuber.experiments.presets`` are known to the command line."""
 
@@ -46,7 +65,7 @@ class Benchmark:
     for_all_methods: Mapping[str, Any] = field(default_factory=dict)  # also for methods of other packages
     threads: int | None = None  # for torch; None: its default
     datasets: tuple[str, ...] = ()  # that it reads from the data directory
-    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of the stream, with their allowed values
+    options: Mapping[str, StreamOption] = field(default_factory=dict)  # of the stream
 
 
 # Networks, all without biases
@@ -62,7 +81,9 @@ def with_heads(backbone: Callable[[], nn.Module], features: int) -> Callable[[St
     return lambda stream: MultiHead(backbone(), features, [task.classes for task in stream], bias=False)
 
 
-BACKBONE = with_heads(lambda: MLP(64, 100, 100, last_relu=True), 100)
+def backbone(inputs: int) -> Callable[[Stream], nn.Module]:
+    """An MLP with two hidden layers of 100 and a head for each task."""
+    return with_heads(lambda: MLP(inputs, 100, 100, last_relu=True), 100)
 
 
 # Digits
@@ -97,7 +118,7 @@ OVERLAP_DIGITS = on_digits(
     name="overlap-digits",
     help="tasks of 4 digits that share 2 with the next, few samples, a head each",
     stream=streams.overlap_digits,
-    network=BACKBONE,
+    network=backbone(64),
     epochs=20,
     ewc_lam=100.0,
     settings={"hat": {"lr": 0.3}},  # half-open gates halve activations, so tasks of few epochs need larger steps
@@ -107,7 +128,7 @@ SPLIT_DIGITS = on_digits(
     name="split-digits",
     help="tasks of 2 digits, a head each",
     stream=streams.split_digits,
-    network=BACKBONE,
+    network=backbone(64),
     epochs=10,
     ewc_lam=300.0,
     settings={"hat": {"lr": 0.3}},
@@ -126,6 +147,17 @@ PERMUTED_DIGITS = on_digits(
         # There, a smaller smax lets gates change for longer, which leaves capacity for ten tasks.
         "hat": {"lr": 0.2, "smax": 100},
     },
+)
+
+OVERLAP_FASHION = replace(
+    OVERLAP_DIGITS,
+    name="overlap-fashion",
+    help="tasks of 4 classes of Fashion-MNIST that share 2 with the next, few images, a head each",
+    stream=streams.overlap_fashion,
+    network=backbone(784),
+    training=replace(OVERLAP_DIGITS.training, lr=0.01),  # as for MNIST, whose pixels have the same scale
+    datasets=("fashion-mnist",),
+    options={"train_per_class": StreamOption(30, range(1, 2901))},
 )
 
 # The paper
@@ -202,6 +234,7 @@ OVERLAP_CIFAR100 = replace(
     name="overlap-cifar100",
     help="half of CIFAR-100 in 7 tasks of 10 classes that partly overlap, a head each",
     stream=streams.overlap_cifar100,
+    options={"images": StreamOption("same", IMAGES)},
 )
 
 FIVE_DATASETS = Benchmark(
@@ -218,7 +251,7 @@ FIVE_DATASETS = Benchmark(
     },
     for_all_methods=BATCH_NORM,
     datasets=ORDERS["code"],
-    options={"order": tuple(ORDERS), "mnist_twice": (False, True)},
+    options={"order": StreamOption("code", tuple(ORDERS)), "mnist_twice": StreamOption(False, (False, True))},
     protocols={
         "code": Protocol(),
         "paper": Protocol(training={"epochs": 200, **PAPER_SCHEDULE}, options={"order": "paper"}),
@@ -247,5 +280,6 @@ SPLIT_MINIIMAGENET = Benchmark(
 
 PAPERS = (PERMUTED_MNIST, SPLIT_CIFAR100, OVERLAP_CIFAR100, FIVE_DATASETS, SPLIT_MINIIMAGENET)
 PAPER_NAMES = tuple(benchmark.name for benchmark in PAPERS)
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS, *PAPERS)}
+OURS = (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS, OVERLAP_FASHION)
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (*OURS, *PAPERS)}
 """All benchmarks by name; the first is the default of ``cuber run``."""

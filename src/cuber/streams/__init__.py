@@ -6,6 +6,7 @@ from cuber.streams.loaders import FixedLoader, JointSplit, ShuffledLoader
 from cuber.streams.paper_streams import (
     five_datasets,
     overlap_cifar100,
+    overlap_fashion,
     permuted_mnist,
     split_cifar100,
     split_miniimagenet,
@@ -27,6 +28,7 @@ __all__ = [
     "five_datasets",
     "overlap_cifar100",
     "overlap_digits",
+    "overlap_fashion",
     "permuted_digits",
     "permuted_mnist",
     "split_cifar100",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -58,6 +59,55 @@ def stream_by_domains(
 def class_stream(name: str, dataset: ImageDataset, groups: Iterable[tuple[str, Sequence[int]]]) -> Stream:
     """Make a task of each group of classes, given as ``(name, classes)``."""
     return Stream(name, [make_task(title, dataset, classes) for title, classes in groups], notes=dataset.notes)
+
+
+def overlapping_stream(
+    name: str,
+    dataset: ImageDataset,
+    groups: Sequence[tuple[str, Sequence[int]]],
+    generator: torch.Generator,
+    *,
+    train_per_class: int | None = None,
+    validation_per_class: int = 0,
+) -> Stream:
+    """Make a task of each group of classes, with different training images of the classes that tasks share.
+
+    ``train_per_class`` is by default as many as there are for every task: half of the images of a class if no class
+    is in more than two tasks.
+    """
+    parts = max(Counter(number for _, classes in groups for number in classes).values())
+    share = int(np.bincount(dataset.train_labels).min()) // parts
+    train = share - validation_per_class if train_per_class is None else train_per_class
+    if not 0 < train <= share - validation_per_class:
+        raise CuberError(
+            f"{name}: {train} training and {validation_per_class} validation images per class are wanted, but a task "
+            f"has {share} of {dataset.name} to itself"
+        )
+    ranks = _ranks_in_classes(torch.from_numpy(dataset.train_labels), generator)
+    used: Counter[int] = Counter()
+    tasks = []
+    for task, (_, classes) in zip(class_stream(name, dataset, groups), groups, strict=True):
+        whole = task.train
+        assert isinstance(whole, ImageSplit)
+        start = share * torch.tensor([used[number] for number in classes])[whole.y]
+        rank = ranks[whole.rows] - start
+        chosen, held_out = (
+            whole.subset(((low <= rank) & (rank < high)).nonzero().flatten())
+            for low, high in ((0, train), (train, train + validation_per_class))
+        )
+        validation = held_out if validation_per_class else None
+        tasks.append(Task(task.name, chosen, task.test, validation, classes=task.classes, notes=task.notes))
+        used.update(classes)
+    return Stream(name, tasks, notes=dataset.notes)
+
+
+def _ranks_in_classes(labels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Number the images of each class from 0 on, in random order."""
+    ranks = torch.empty(len(labels), dtype=torch.long)
+    for label in labels.unique():
+        rows = (labels == label).nonzero().flatten()
+        ranks[rows[torch.randperm(len(rows), generator=generator)]] = torch.arange(len(rows))
+    return ranks
 
 
 def make_task(

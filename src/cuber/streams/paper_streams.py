@@ -1,18 +1,25 @@
-"""The benchmark streams of the paper: Permuted MNIST, CIFAR-100, 5-Datasets and Split miniImageNet."""
+"""The benchmark streams of the paper: Permuted MNIST, CIFAR-100, 5-Datasets and Split miniImageNet.
+
+And overlapping Fashion-MNIST, which is ours: like overlap-digits, with more difficult images.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from cuber.datasets import ImageDataset, load
 from cuber.datasets.source import Location
 from cuber.errors import unknown
-from cuber.streams.builders import class_stream, make_task
+from cuber.streams.builders import class_stream, make_task, overlapping_stream
 from cuber.streams.splits import ImageSplit, Transform
 from cuber.streams.task import Stream, Task
 
 OVERLAPPING = (0, 5, 10, 20, 25, 30, 40)
 """First class of each task of OL-CIFAR100."""
+IMAGES = ("same", "other")
+"""Training images of classes that tasks of OL-CIFAR100 share: the same in each task, as in the paper, or others."""
 SIDE = 32
 """Image size of 5-Datasets."""
 ORDERS = {
@@ -45,17 +52,48 @@ def permuted_mnist(seed: int = 0, *, tasks: int = 10, data_dir: Location | None 
 
 def split_cifar100(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
     """Return ten tasks of ten classes, in order; the seed determines the 5 % held out for validation."""
-    return _cifar100("split-cifar100", tuple(range(0, 100, 10)), seed, data_dir)
+    dataset = load("cifar-100", data_dir)
+    return class_stream("split-cifar100", dataset, _tens(range(0, 100, 10))).split(0.05, seed)
 
 
-def overlap_cifar100(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
-    """Return OL-CIFAR100: seven tasks of ten classes, some of which share five classes with the task before."""
-    return _cifar100("overlap-cifar100", OVERLAPPING, seed, data_dir)
+def overlap_cifar100(seed: int = 0, *, images: str = "same", data_dir: Location | None = None) -> Stream:
+    """Return OL-CIFAR100: seven tasks of ten classes, some of which share five classes with the task before.
+
+    In the paper, tasks have the same training images of a class that they share. With ``images="other"`` each task
+    has half of the images of all its classes, and no image is in two tasks.
+    """
+    if images not in IMAGES:
+        raise unknown("choice of images", images, IMAGES)
+    dataset, groups, generator = load("cifar-100", data_dir), _tens(OVERLAPPING), torch.Generator().manual_seed(seed)
+    if images == "same":
+        stream = class_stream("overlap-cifar100", dataset, groups)
+    else:
+        stream = overlapping_stream("overlap-cifar100", dataset, groups, generator)
+        stream = stream.with_notes("other images of a shared class in each task")
+    return stream.split(0.05, generator)
 
 
-def _cifar100(name: str, starts: tuple[int, ...], seed: int, data_dir: Location | None) -> Stream:
-    groups = [(f"classes {start}-{start + 9}", range(start, start + 10)) for start in starts]
-    return class_stream(name, load("cifar-100", data_dir), groups).split(0.05, seed)
+def _tens(starts: Iterable[int]) -> list[tuple[str, Sequence[int]]]:
+    return [(f"classes {start}-{start + 9}", range(start, start + 10)) for start in starts]
+
+
+def overlap_fashion(
+    seed: int = 0, *, train_per_class: int = 30, validation_per_class: int = 100, data_dir: Location | None = None
+) -> Stream:
+    """Return five tasks of four classes of Fashion-MNIST each, two of them shared with the task before.
+
+    As in overlap-digits, tasks have different training images of a shared class, and few of each.
+    """
+    classes = [[(start + step) % 10 for step in range(4)] for start in range(0, 10, 2)]
+    groups = [(f"classes {group[0]}-{group[-1]}", group) for group in classes]
+    return overlapping_stream(
+        "overlap-fashion",
+        load("fashion-mnist", data_dir),
+        groups,
+        torch.Generator().manual_seed(seed),
+        train_per_class=train_per_class,
+        validation_per_class=validation_per_class,
+    )
 
 
 def split_miniimagenet(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
