@@ -50,6 +50,15 @@ def backward_transfer_of_selected(matrix: Matrix, task: int, old: int) -> float:
     return _known(matrix, task)[old] - _known(matrix, task - 1)[old]
 
 
+def change_of_old_tasks(matrix: Matrix, task: int) -> float | None:
+    """Mean change of the accuracy on all old tasks while ``task`` was learned.
+
+    >>> change_of_old_tasks([[90.0, None], [91.0, 100.0]], task=1)
+    1.0
+    """
+    return _mean([backward_transfer_of_selected(matrix, task, old) for old in range(task)])
+
+
 def most_selected(regimes: dict[str, dict[int, dict[str, float | None]]]) -> int | None:
     """The old task that was in regime 3 in the most layers, including those where it was demoted later.
 

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from cuber import GPM, FineTune, SoftCUBER
+from cuber.layers import backends
 from cuber.networks import MLP
+from cuber.subspace import quadratic
 from tests.loops import learn, logits, loss_fn, same_bits, weights
 from tests.methods.test_trajectory import LR, SHARED, loader_of
 from tests.models import CASES
@@ -20,13 +22,20 @@ TASKS, EPOCHS = 3, 5
 CASE = CASES["mlp"]
 
 
+@pytest.mark.parametrize("backend", ["fast", "plain"])
 @pytest.mark.parametrize("selected", [0, 2], ids=["without scalings", "with scalings"])
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
-@pytest.mark.parametrize("settings", [{}, {"lam": 2.0, "curvature": 0.3, "old": 0.5}, {"old": 0.0}], ids=str)
-def test_it_takes_the_way_of_the_dense_oracle(selected: int, bias: bool, settings: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"lam": 2.0, "curvature": 30.0, "old": 0.5, "every": 1}, {"old": 0.0}], ids=str
+)
+def test_it_takes_the_way_of_the_dense_oracle(
+    selected: int, bias: bool, settings: dict[str, float], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quadratic, "NEGLIGIBLE", 0.0)  # the oracle drops nothing
+    monkeypatch.setattr(backends, "WORTHWHILE", -1)  # projects inputs also where matrices are as small as here
     torch.manual_seed(0)
     model = MLP(12, 14, 10, 3, bias=bias).double()
-    learner = SoftCUBER(model, selected=selected, **SHARED, **settings)
+    learner = SoftCUBER(model, selected=selected, backend=backend, **SHARED, **settings)
     slow = SlowSoftLearner.around(
         list(weights(learner).values()),
         bias=bias,
@@ -40,8 +49,9 @@ def test_it_takes_the_way_of_the_dense_oracle(selected: int, bias: bool, setting
         keep=0.1,
         selected=selected,
         soft=learner.lam,
-        curvature=learner.curvature,
+        curvature=learner.curvature * len(learner.layers),
         old=learner.old,
+        every=learner.interval(LR),
     )
     reused = 0
     for task in range(TASKS):
@@ -130,7 +140,7 @@ def test_old_losses_fall_where_the_model_says_so() -> None:
         (model(x).sum() * 0).backward()
         optimizer.step()
     (layer,), (quadratic,) = learner.layers.values(), learner.models.values()
-    predicted = float(quadratic.value(learner.moved(layer), learner.curvature))
+    predicted = float(quadratic.value(learner.moved(layer)))
     happened = float(loss_fn(model(x), y)) - before
     assert predicted < 0
     assert happened == pytest.approx(predicted, rel=0.3)
@@ -154,6 +164,28 @@ def test_a_closure_sees_the_old_losses_in_its_value() -> None:
     value = learner.added_loss(optimizer)
     assert value is not None
     assert float(value) != 0
+
+
+def test_a_restored_snapshot_takes_the_old_gradient_back_too() -> None:
+    """What was computed along the way that is given up is not used after it."""
+    learner = trained(SoftCUBER(CASE.model()), tasks=1)
+    loader = CASE.loader(1)
+    learner.begin_task(loader, loss_fn)
+    optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1))
+    snapshot = learner.snapshot()
+
+    def step() -> list[torch.Tensor]:
+        x, y = loader[0]
+        optimizer.zero_grad()
+        loss_fn(learner.model(x), y).backward()
+        optimizer.step()
+        return [parameter.detach().clone() for parameter in learner.model.parameters()]
+
+    first = step()
+    for _ in range(learner.every + 2):
+        step()
+    snapshot.restore()
+    assert all(torch.equal(one, other) for one, other in zip(first, step(), strict=True))
 
 
 def test_state_goes_on_in_the_middle_of_a_task_with_the_same_bits() -> None:

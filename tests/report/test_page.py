@@ -239,6 +239,14 @@ def test_odd_results_make_a_page_too(results):
     assert "nan" not in page.text
 
 
+def test_predictions_and_what_became_of_old_tasks():
+    with_predictions = [result(seed=seed, predictions=[0.0, -0.5 - seed, 0.25]) for seed in (0, 1)]
+    cells = Page(render(report(*with_predictions))).cells
+    assert "-1.000 ± 0.707" in cells
+    without = [*with_predictions, result(seed=2)]  # of an earlier version
+    assert "as predicted" not in Page(render(report(*without))).text
+
+
 def test_hostile_names_are_only_text(tmp_path):
     tasks = [{"name": "$\\frac$ <b>漢字 \x07"}, {"name": HOSTILE}]
     hostile = result(HOSTILE, tasks=2, benchmark=HOSTILE, notes=[HOSTILE], settings={HOSTILE: HOSTILE})

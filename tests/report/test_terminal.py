@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 import time
@@ -61,6 +62,14 @@ def test_changes_are_signed():
     assert line(text, "change") == ["change", "+2.0", "-1.0"]
     assert "ACC 81.33 %  BWT +0.50  forgetting 0.50  time 4.5 s" in text
     assert "memory 2.5 kB (bases 2.5 kB)" in text
+
+
+def test_what_was_predicted_of_old_losses_stands_beside_what_became_of_old_tasks():
+    assert "predicted" not in printed(show_result, result())
+    predicted = dataclasses.replace(result(), predictions=[0.0, -0.25, 0.125])
+    text = printed(show_result, predicted).partition("predicted change")[2]
+    assert line(text, "1") == ["1", "-0.250", "+1.00"]
+    assert line(text, "2") == ["2", "+0.125", "0.00"]
 
 
 @pytest.mark.parametrize("change", [-0.001, 0.0, 0.001])

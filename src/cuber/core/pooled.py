@@ -160,10 +160,15 @@ class PooledMethod(LayerwiseMethod):
 
     # What a task leaves
 
-    def input_grams(self, loader: Iterable[Batch]) -> dict[str, Gram]:
-        """Return the Gram matrix of each layer's inputs, at the effective weights, in evaluation mode."""
+    def input_grams(self, loader: Iterable[Batch], samples: int | None = None) -> dict[str, Gram]:
+        """Return the Gram matrix of each layer's inputs, at the effective weights, in evaluation mode.
+
+        Args:
+            loader: the task's training data.
+            samples: how many to use (default: those of the bases).
+        """
         grams: dict[str, Gram] = {}
-        limits = {name: self.samples_of(name) for name in self.layers}
+        limits = {name: samples or self.samples_of(name) for name in self.layers}
         seen = 0
 
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
@@ -174,7 +179,7 @@ class PooledMethod(LayerwiseMethod):
                 gram.add(layer.vectors(module, x if whole else x[:wanted]))
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
-            for batch in batches.take(loader, self.sample_size):
+            for batch in batches.take(loader, samples or self.sample_size):
                 present = batches.size(batch)
                 self.try_loss(batch, "batches")
                 seen += present

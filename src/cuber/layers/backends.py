@@ -78,8 +78,7 @@ class PlainBackend:
     def project_gradient(self) -> None:
         """Remove the protected directions from the gradient: ``G - (G U) U'``."""
         constraint, gradient = self.layer.require_constraint(), self.layer.gradient()
-        protected = constraint.protected.to(gradient)
-        self.layer.set_gradient(gradient - (gradient @ protected) @ protected.mT)
+        self.layer.set_gradient(gradient - constraint.inside(gradient))
 
     def displacement(self) -> Tensor:
         """Return ``(W - w') F``: how far the weight has moved along the free columns since the task began."""
@@ -127,9 +126,10 @@ class Probes:
     def protected(self) -> tuple[Tensor, Tensor]:
         """A protected direction of inputs, and what the weight should be along it."""
         constraint = self._constraint
-        inside = constraint.projector.inside(self.anywhere.unsqueeze(0))[0]
+        protected = constraint.protected
+        inside = protected @ (self.anywhere @ protected)
         direction = inside / inside.norm().clamp_min(1e-30)
-        return direction, constraint.held.mv(direction @ constraint.protected)
+        return direction, constraint.held.mv(direction @ protected)
 
     @cached_property
     def free(self) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -244,6 +244,12 @@ class ProtectedLayer:
         for gradient, value in zip(self.gradients(), self.split(matrix), strict=True):
             gradient.copy_(value)
 
+    @torch.no_grad()
+    def add_to_gradient(self, matrix: Tensor) -> None:
+        """Add a matrix to the ``.grad`` of the parameters."""
+        for gradient, value in zip(self.gradients(), self.split(matrix), strict=True):
+            gradient.add_(value.to(gradient))
+
     def join(self, tensors: list[Tensor]) -> Tensor:
         """Return a tensor for each of ``parameters`` (gradients, say) as one out x d matrix."""
         matrix = self.rule.matrix(tensors[0])

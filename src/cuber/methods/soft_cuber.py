@@ -1,15 +1,15 @@
 """SoftCUBER: a second-order memory of old losses instead of subspaces that nothing may enter.
 
 CUBER either forbids a direction or allows it. Here each layer remembers the sum of all old losses to second order,
-``<g, D> + c / 2 tr(D A D')`` after a displacement D (subspace/quadratic.py), and a new task descends on its own loss
-and that model together:
+``<g, D> + 1/2 tr(D H D')`` after a displacement D (subspace/quadratic.py), and a new task descends on its own loss and
+that model together:
 
-    W <- W - lr * (grad L_t + old * (g + c D A)) P,    P = (I + A / lam)^-1
+    W <- W - lr * (grad L_t + old * (g + D H)) P,    P = (I + H / lam)^-1
 
-- ``P`` is GPM's projector made gradual. Along an eigenvector of A, an update is divided by 1 + a / lam: what old inputs
+- ``P`` is GPM's projector made gradual. Along an eigenvector of H, an update is divided by 1 + h / lam: what old inputs
   need much hardly moves, the rest is free.
-- ``g + c D A`` is what the gradient of old losses has become after D: following it improves old tasks, and ends where
-  the model says that they have no more to gain.
+- ``g + D H`` is what the gradient of old losses has become after D: following it improves old tasks, and ends where the
+  model says that they have no more to gain.
 - When the task ends, the model is expanded at the new weight, and the task's own gradient and inputs are added to it.
 
 The nearest old tasks are reused by scalings as in TRGP, which never needed a weight to stand still.
@@ -32,35 +32,42 @@ from cuber.layers import ProtectedLayer
 from cuber.methods.cuber import SubspaceMethod
 from cuber.subspace import Constraint, QuadraticModel
 
+DAMPING = 0.1
+"""Share of lam below which the curvature of old losses is too small to follow their gradient."""
+
 
 @dataclass(eq=False, repr=False)
 class SoftCUBER(FilteredUpdates, SubspaceMethod):
     """Learn a new task on top of a second-order model of the old losses."""
 
-    remembered: ClassVar[dict[str, Any]] = {"models": dict[str, QuadraticModel]}
-    in_task: ClassVar[dict[str, Any]] = {"start": dict[str, Tensor]}
-    kinds: ClassVar[dict[str, str]] = {"gradient": "gradients", "moments": "moments"}
+    remembered: ClassVar[dict[str, Any]] = {"models": dict[str, QuadraticModel], "predictions": list[float]}
+    in_task: ClassVar[dict[str, Any]] = {"start": dict[str, Tensor], "pulls": dict[str, Tensor]}
+    kinds: ClassVar[dict[str, str]] = {"gradient": "gradients", "directions": "moments", "curvatures": "moments"}
 
     eps1: float = setting(0.5, "share of the gradient that must lie in an old task's subspace to reuse it", low=0)
     selected: int = setting(2, "how many old tasks a layer may reuse", low=0)
-    lam: float = setting(0.3, "input energy, relative to its mean, at which updates are halved", low=1e-6)
-    curvature: float = setting(1.0, "c, the curvature of old losses relative to the energy of their inputs", low=0)
+    lam: float = setting(1.0, "curvature of old losses at which updates are halved", low=1e-6)
+    curvature: float = setting(20.0, "c, curvature of old losses by the relative change of outputs, per layer", low=0)
     old: float = setting(1.0, "weight of the old losses beside the new one", low=0)
+    every: int = setting(10, "steps after which the gradient of old losses is computed anew", low=1)
+    moment_samples: int = setting(2000, "training samples that second moments are computed from", low=1)
 
     def __post_init__(self) -> None:
         self.models: dict[str, QuadraticModel] = {}
         """Layer name -> the old losses as a function of its weight."""
+        self.predictions: list[float] = []
+        """Task -> by how much it has changed the sum of old losses, as the models have it."""
         self.start: dict[str, Tensor] = {}
         """Layer name -> its weight when the present task began."""
-        self.filters: dict[str, Tensor] = {}
-        """Layer name -> P, in the present task."""
+        self.pulls: dict[str, Tensor] = {}
+        """Layer name -> the gradient of old losses times P, as it was a few steps ago."""
         super().__post_init__()
 
     def on_task_begin(self) -> None:
-        """Choose the tasks to reuse, and compute P."""
-        SubspaceMethod.on_task_begin(self)
+        """Choose the tasks to reuse, and filter every layer's updates."""
         self.start = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
-        self.filters = {name: self.models[name].filter(self.lam) for name in self.models.keys() & self.layers.keys()}
+        self.pulls = {}
+        SubspaceMethod.on_task_begin(self)
 
     def protected_columns(self, name: str, *, at_start: bool = False) -> Tensor:
         """Forbid no direction."""
@@ -68,55 +75,75 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         return torch.zeros(memory.size, dtype=torch.bool, device=memory.owners.device)
 
     def constrain(self, layer: ProtectedLayer) -> None:
-        """Let the scalings read the weight where it is now."""
-        memory, none = self.memory[layer.name], self.protected_columns(layer.name)
-        layer.constraint = Constraint(memory.basis, none, none, self.anchors[layer.name], anchored=False)
+        """Multiply gradients by P, and let the scalings read the weight where it is now."""
+        name, none = layer.name, self.protected_columns(layer.name)
+        projector = self.models[name].filter(self.lam) if name in self.models else None
+        layer.constraint = Constraint(
+            self.memory[name].basis, none, none, self.anchors[name], projector=projector, anchored=False
+        )
 
     def moved(self, layer: ProtectedLayer) -> Tensor:
         """Return D, how far a weight has moved in the present task."""
         return layer.matrix().detach() - self.start[layer.name]
 
+    def old_gradient(self, layer: ProtectedLayer) -> Tensor:
+        """Return the gradient of old losses, as the model has it here, in directions where the model is curved."""
+        return self.old * self.models[layer.name].damped_gradient_at(self.moved(layer), DAMPING * self.lam)
+
     def before_step(self, optimizer: Optimizer) -> None:
-        """Add the gradient of old losses, as the model has it here, and filter the sum."""
-        for layer, _ in self.optimizers.layers_to_change(optimizer, self.layers.values()):
+        """Filter the gradient, and add that of old losses."""
+        for layer, lr in self.optimizers.layers_to_change(optimizer, self.layers.values()):
             layer.require_whole()
-            if layer.name not in self.models:
+            name = layer.name
+            if name not in self.models:
                 continue
-            gradient = layer.gradient()
-            below = self.models[layer.name].gradient_at(self.moved(layer), self.curvature)
-            gradient = gradient + self.old * below.to(gradient)
-            filtered = layer.name not in self._before  # the change that other optimizers make is filtered instead
-            layer.set_gradient(self.filter_update(layer, gradient) if filtered else gradient)
+            if name in self._before:  # the change that other optimizers make is filtered instead
+                layer.add_to_gradient(self.old_gradient(layer))
+                continue
+            layer.backend.project_gradient()
+            if name not in self.pulls or self.steps % self.interval(lr) == 0:
+                self.pulls[name] = self.filter_update(layer, self.old_gradient(layer))
+            layer.add_to_gradient(self.pulls[name])
+
+    def interval(self, lr: float) -> int:
+        """Return ``every``, or less where the weight would otherwise swing around the minimum of the model."""
+        rate = lr * self.old * self.lam  # at most, along the direction of the largest curvature: H P is below lam
+        return max(1, min(self.every, int(1 / max(rate, 1e-12))))
 
     def filter_update(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
         """Multiply by P."""
-        matrix = self.filters.get(layer.name)
-        return change if matrix is None else (change.to(matrix) @ matrix).to(change)
+        return layer.require_constraint().projector.outside(change)
+
+    def predicted_change(self) -> Tensor:
+        """Return by how much the present task has changed the sum of old losses, as the models have it."""
+        values = [model.value(self.moved(self.layers[name])) for name, model in self.models.items()]
+        return torch.stack(values).sum() if values else torch.zeros(())
 
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
-        """Return what the model says about old losses, for optimizers that step with a closure."""
-        layers = [layer for layer in self.layers.values() if layer.name in self.models]
-        values = [self.models[layer.name].value(self.moved(layer), self.curvature) for layer in layers]
-        return self.old * torch.stack(values).sum() if values else None
+        """Return what the models say about old losses, for optimizers that step with a closure."""
+        return self.old * self.predicted_change() if self.models else None
+
+    def on_weights_restored(self) -> None:
+        super().on_weights_restored()
+        self.pulls = {}
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
         """Expand the models at the new weights, and add the task to them; remember its subspace and scalings."""
         self.require_trained("end_task")
         gradients = self.mean_gradients(loader)
-        moments = {name: gram.matrix for name, gram in self.input_grams(loader).items()}
+        moments = {name: gram.matrix for name, gram in self.input_grams(loader, self.moment_samples).items()}
         for name, scaling in self.scalings.items():
             if name in moments:  # the weight itself is multiplied with (I + U S U') x
                 basis = scaling.basis.to(moments[name])
                 scale = torch.eye(len(basis)).to(basis) + basis @ scaling.dense().to(basis) @ basis.mT
                 moments[name] = scale @ moments[name] @ scale.mT
         SubspaceMethod.on_task_end(self, loader)
+        self.predictions.append(float(self.predicted_change()))
+        curvature = self.curvature * len(self.layers)  # changes of several layers add up: (sum r)^2 <= n sum r^2
         for name, layer in self.layers.items():
             if name in self.models:
-                self.models[name].move(self.moved(layer), self.curvature)
+                self.models[name].move(self.moved(layer))
             if name in gradients and name in moments:
                 empty = QuadraticModel.empty(layer.outputs, layer.dimension, like=layer.parameter)
-                self.models.setdefault(name, empty).add(gradients[name], moments[name])
-
-    def on_state_loaded(self) -> None:
-        super().on_state_loaded()
-        self.filters = {name: self.models[name].filter(self.lam) for name in self.models.keys() & self.layers.keys()}
+                model, weight = self.models.setdefault(name, empty), layer.matrix().detach()
+                model.add(gradients[name], moments[name], weight, curvature, self.lam)

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from cuber.metrics import change_of_old_tasks
 from cuber.report import drawing
 from cuber.report.figures import Marks, comparisons, marks_of
 from cuber.report.model import MISSING, Estimate, Group, Report, Variant
@@ -56,6 +57,9 @@ def _group(group: Group, name: str, marks: Marks) -> dict[str, Any]:
         "with_bare": any(variant.figure("acc", bare=True) for variant in group.variants),
         "accuracy": [(variant, _accuracy_views(variant)) for variant in group.variants],
         "regimes": [(variant, _regime_views(variant)) for variant in group.variants if variant.regimes - {1}],
+        "predictions": [
+            (v, _prediction_rows(v)) for v in group.variants if all(result.predictions for result in v.results)
+        ],
         "conditions": [(variant, summary_row(variant)) for variant in group.variants if all_pairs(variant)],
         "different": different,
         "same": same,
@@ -76,6 +80,19 @@ def _regime_views(variant: Variant) -> list[tuple[str, Any]]:
         layers = dict.fromkeys(layer for by_layer in result.regimes for layer, old in by_layer.items() if old)
         views.append((f"seed {result.seed}", (result.regimes, list(layers))))
     return views
+
+
+def _prediction_rows(variant: Variant) -> list[tuple[int, Estimate | None, Estimate | None]]:
+    """New task, predicted change of the sum of old losses, and mean change of old accuracies."""
+    results = variant.results
+    return [
+        (
+            task,
+            Estimate.of(result.predictions[task] for result in results),
+            Estimate.of(change_of_old_tasks(result.accuracy, task) for result in results),
+        )
+        for task in range(1, len(results[0].predictions))
+    ]
 
 
 def _estimate(estimate: Estimate | None, form: str = ".2f") -> str:

@@ -38,6 +38,9 @@ def show_result(result: Result, console: Console) -> None:
         title = "Regimes of the old tasks in each layer (@n: demoted from 3 to 2 after epoch n)"
         console.print(Text(title, style="bold"))
         console.print(regimes)
+    if result.predictions:
+        console.print(Text("Old tasks: predicted change of their losses, and what became of them", style="bold"))
+        console.print(_predictions_table(result))
     show_summary(result, console)
 
 
@@ -119,6 +122,15 @@ def _regimes_table(result: Result) -> Table | None:
         old = ([_old(name, regime) for name, regime in by_task.items() if regime["regime"] == n] for n in (1, 2, 3))
         table.add_row("" if task == shown else str(task), layer, *map(", ".join, old))
         shown = task
+    return table
+
+
+def _predictions_table(result: Result) -> Table:
+    """What each task was predicted to change in the losses of old tasks, beside the change of their accuracies."""
+    table = _table("new task", "  sum of old losses", "  mean accuracy of old tasks")
+    for task, predicted in list(enumerate(result.predictions))[1:]:
+        change = metrics.change_of_old_tasks(result.accuracy, task) or 0.0
+        table.add_row(str(task), format_number(predicted, "+.3f"), Text(format_number(change, "+.2f"), _style(change)))
     return table
 
 

@@ -57,6 +57,8 @@ class Result:
     """The last row for other orders of the test samples; only if batches are normalized by their own statistics."""
     regimes: list[dict[str, dict[int, dict[str, Any]]]] = field(default_factory=list)
     """Task -> layer -> old task -> regime, ratio and cosine."""
+    predictions: list[float] = field(default_factory=list)
+    """By how much each task has changed the sum of old losses, as predicted by a method that has a model of them."""
     history: list[list[Epoch]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     """Training time of each task, without tests."""
@@ -171,6 +173,7 @@ SHAPES: dict[str, Any] = {
     "accuracy": [list],
     "reshuffled": [[NUMBER]],
     "regimes": [{...: {...: {"regime": object, "demoted_at": object}}}],
+    "predictions": [NUMBER],
     "theory": [{...: {"old": {...: CONDITIONS}}}],
     "seconds": [NUMBER],
     "bytes": [{...: NUMBER}],
@@ -196,6 +199,7 @@ def first_invalid(result: Result) -> str | None:
         "theory": _are_of_old_tasks(
             [{name: layer["old"] for name, layer in layers.items()} for layers in result.theory], tasks
         ),
+        "predictions": len(result.predictions) in (0, len(result.accuracy)),
         "seconds": bool(result.seconds),
         "bytes": bool(result.bytes),
         "pool": len(result.pool) <= tasks

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cuber.subspace.gram import Gram, complement, in_float64
 from cuber.subspace.memory import BACKWARD_TRANSFER, LayerMemory, LearnedScaling, columns
+from cuber.subspace.quadratic import SoftProjector
 
 CLEARLY_FEWER = 0.9
 """The complement is used where it has at most this share of the columns: it takes up memory of its own."""
@@ -198,6 +199,7 @@ class Constraint:
         free: which columns it was allowed to move along when the task began, K.
         anchor: the weight when the task began.
         penalty: on the displacement along the free columns.
+        projector: what is removed from gradients (default: their part along the protected columns).
         anchored: whether scalings read the weight where it is anchored, as a constant along protected columns.
     """
 
@@ -208,6 +210,7 @@ class Constraint:
         free: Tensor,
         anchor: Anchor,
         penalty: Penalty | None = None,
+        projector: SoftProjector | None = None,
         anchored: bool = True,
     ) -> None:
         self.basis = basis
@@ -215,7 +218,8 @@ class Constraint:
         self.anchor = anchor
         self.penalty = penalty
         self.protected_columns = protected
-        self.projector = Projector(self.protected)
+        self.soft = projector
+        self.projector = projector or Projector(self.protected)
         self.free = columns(basis, free)
         """d x f."""
         self.free_columns = free.nonzero().flatten()
@@ -232,6 +236,13 @@ class Constraint:
     def held(self) -> Tensor:
         """What the weight is held to along them, out x p."""
         return columns(self.anchor.target, self.protected_columns)
+
+    def inside(self, gradient: Tensor) -> Tensor:
+        """Return what a gradient must lose: ``(G U) U'``, or what a soft projector removes."""
+        if self.soft is not None:
+            return self.soft.inside(gradient)
+        protected = self.protected.to(gradient)
+        return (gradient @ protected) @ protected.mT
 
     def along(self, weight: Tensor) -> Tensor:
         """Return the weight in the pool's coordinates: as anchored, and as it is along the free columns."""

@@ -146,6 +146,7 @@ class Trainer:
         self.result.bytes.append(learner.memory_bytes())
         self.result.pool.append(pool_of(learner))
         self.result.regimes = regimes_of(learner)
+        self.result.predictions = list(getattr(learner, "predictions", []))
         self._report(self.history[-1].train_loss, finished=True)
 
     def set_up(self, task_run: TaskRun) -> None:
