@@ -39,9 +39,7 @@ def _work(rank: int, count: int, folder: Path, function: Callable[..., Any], arg
 def in_processes(folder: Path, function: Callable[..., Any], *arguments: Any, count: int = 2) -> list[Any]:
     """Call a function in several processes at once; return what each returned, by rank."""
     folder.mkdir(parents=True, exist_ok=True)
-    workers = [
-        CONTEXT.Process(target=_work, args=(rank, count, folder, function, arguments)) for rank in range(count)
-    ]
+    workers = [CONTEXT.Process(target=_work, args=(rank, count, folder, function, arguments)) for rank in range(count)]
     try:
         for worker in workers:
             worker.start()

@@ -255,10 +255,15 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
+def rank_from_environment() -> int | None:
+    """Return the number of this process among those that ``torchrun`` has started; None: it has not."""
+    return int(os.environ["RANK"]) if all(name in os.environ for name in ENVIRONMENT) else None
+
+
 @contextmanager
 def group_from_environment() -> Iterator[None]:
     """While open, the processes that ``torchrun`` has started are one group; in a single process nothing happens."""
-    if any(name not in os.environ for name in ENVIRONMENT) or distributed.is_initialized():
+    if rank_from_environment() is None or distributed.is_initialized():
         yield
         return
     text = os.environ.get(TIMEOUT, "")

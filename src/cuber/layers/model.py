@@ -117,8 +117,8 @@ class Normalization:
                 del module.__dict__["forward"]
 
     def buffers(self) -> list[Tensor]:
-        """Return the running statistics themselves."""
-        return [buffer for _, buffer in self.named_buffers()]
+        """Return the running statistics themselves; nothing in mode "batch"."""
+        return [] if self.mode == "batch" else [buffer for _, buffer in self.named_buffers()]
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Iterate over the running statistics, with names."""
