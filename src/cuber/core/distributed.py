@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -227,11 +228,15 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = " ".join(str(error).split("\n")[0].split())
         raise ProcessGroupError(
-            f"process {rank()} of {processes()} cannot reach another one, which has ended or does not answer: start "
-            f"all of them again; a run with a directory goes on from its last checkpoint ({reason})"
+            f"process {rank()} of {processes()} cannot reach another one, which has ended or does not answer "
+            f"({_reason(error)}): start all of them again; a run with a directory goes on from its last checkpoint"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the first sentence of an error, without the place in torch's sources."""
+    return re.sub(r"^\[[^]]*\.cc:\d+\] ", "", str(error)).split("\n")[0].split(". ")[0]
 
 
 # Models and process groups
@@ -278,8 +283,9 @@ def group_from_environment() -> Iterator[None]:
     try:
         distributed.init_process_group(backend, timeout=timeout)
     except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split("\n")[0].split())
-        raise ProcessGroupError(f"the processes that torchrun started do not find each other ({reason})") from error
+        raise ProcessGroupError(
+            f"the processes that torchrun started do not find each other ({_reason(error)}): start them again"
+        ) from error
     try:
         yield
     finally:

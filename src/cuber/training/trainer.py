@@ -74,7 +74,8 @@ class Trainer:
         """Run from the first task, or from the checkpoint in the directory, to the last."""
         if directory is None:
             return self._learn_tasks(None)
-        with ExitStack() as opened, recorded_signals() as self._signals:
+        alone = not distributed.is_active()  # torchrun passes a Ctrl-C on that its processes have received already
+        with ExitStack() as opened, recorded_signals(impatient=alone) as self._signals:
 
             def open_directory() -> tuple[Result | None, dict[str, Any] | None]:
                 opened.enter_context(directory)
