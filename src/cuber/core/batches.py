@@ -137,12 +137,17 @@ def rounds(loader: Iterable[Batch], count: float = float("inf")) -> Iterator[Rou
     rest, end = iter(loader), 0
     while end < count:
         batch = next(rest, None)
-        sizes = distributed.gather(None if batch is None else size(batch))
-        if all(samples is None for samples in sizes):
+        sizes = distributed.gather_count(-1 if batch is None else size(batch))
+        if max(sizes) < 0:
             return
-        start = end + sum(samples or 0 for samples in sizes[: distributed.rank()])
-        end += sum(samples or 0 for samples in sizes)
+        start = end + sum(max(0, samples) for samples in sizes[: distributed.rank()])
+        end += sum(max(0, samples) for samples in sizes)
         yield Round(batch, start, end)
+
+
+def sendable(batch: Batch) -> Batch:
+    """Return a copy for other processes: on the CPU, without the rest of a tensor of which it is a part."""
+    return map_tensors(batch, lambda tensor: tensor.detach().cpu().clone()) if distributed.is_active() else batch
 
 
 def of_all_processes(loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -151,7 +156,7 @@ def of_all_processes(loader: Iterable[Batch]) -> Iterator[Batch]:
         yield from loader
         return
     for batch, *_ in rounds(loader):
-        shared = distributed.gather(to(batch, torch.device("cpu")))
+        shared = distributed.gather(sendable(batch))
         yield from (batch for batch in shared if batch is not None)
 
 

@@ -120,6 +120,13 @@ def sum_numbers(*numbers: float) -> list[float]:
     return sum_tensors([torch.tensor(numbers, dtype=torch.float64)])[0].tolist()
 
 
+def gather_count(count: int) -> list[int]:
+    """Return the numbers of all processes, by rank: one short message, where ``gather`` has two long ones."""
+    if not is_active():
+        return [count]
+    return [round(number) for number in sum_numbers(*(count if i == rank() else 0 for i in range(processes())))]
+
+
 def sum_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the sum of each tensor over all processes, in one message for each type of number."""
     if not is_active():
@@ -148,7 +155,8 @@ def sum_present(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> lis
     present = [o.new_tensor([float(t is not None)]) for t, o in pairs]
     told = [torch.cat(both) for both in zip(values, present, strict=True)]
     sums = sum_tensors(told)
-    return [total[:-1].view_as(o) if float(total[-1]) else None for total, o in zip(sums, like, strict=True)]
+    found = torch.stack([total[-1].float() for total in sums]).tolist()
+    return [total[:-1].view_as(o) if has else None for total, o, has in zip(sums, like, found, strict=True)]
 
 
 @torch.no_grad()

@@ -307,7 +307,7 @@ class PooledMethod(LayerwiseMethod):
 def sum_gram(gram: Gram | None, layer: ProtectedLayer) -> Gram | None:
     """Return the Gram matrix of a layer's inputs in all processes; None where none of them has any."""
     total, device = Gram(layer.dimension), layer.parameter.device
-    count = sum(distributed.gather(0 if gram is None else gram.count))
+    count = sum(distributed.gather_count(0 if gram is None else gram.count))
     if count < layer.dimension:  # then the vectors are fewer numbers than their sum
         for vectors in distributed.gather(None if gram is None else gram.vectors.cpu()):
             if vectors is not None:

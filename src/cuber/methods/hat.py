@@ -179,8 +179,7 @@ class HAT(FilteredUpdates):
 
         They are those of the first process, so that all find the same.
         """
-        whole = distributed.broadcast(batches.to(self.sample[0], torch.device("cpu")))
-        few = batches.first(whole, 2)
+        few = distributed.broadcast(batches.sendable(batches.first(self.sample[0], 2)))
 
         @torch.no_grad()
         def run(mark: float | None = None) -> Tensor:
@@ -194,7 +193,7 @@ class HAT(FilteredUpdates):
         try:
             run()
         except Exception:
-            few = whole
+            few = distributed.broadcast(batches.sendable(self.sample[0]))
         return run
 
     # How the model is shown, and what trains
