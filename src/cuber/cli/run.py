@@ -7,6 +7,7 @@ import inspect
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -95,8 +96,8 @@ def run(
     """Learn the tasks of a benchmark one after another, and show the accuracy on all of them after each."""
     from rich.console import Console
 
-    console = Console()
     keep_freed_memory()
+    from cuber.core import distributed
     from cuber.core.settings import parse_settings, read_value
     from cuber.experiments import Experiment
     from cuber.experiments import run as run_experiment
@@ -104,6 +105,10 @@ def run(
     from cuber.report import Bars, Lines, show_result, show_summary
     from cuber.training import RunDirectory, Stopped, UnwrittenResultError
 
+    is_first = not distributed.rank_from_environment()  # of the processes that torchrun starts, one reports
+    console = Console(quiet=not is_first)
+    if not is_first:
+        warnings.simplefilter("ignore")
     chosen = {name: read_value(text) for name, text in parse_settings(settings).items()}
     experiment = Experiment(benchmark, method, seed, settings=chosen, threads=threads, **chosen_fields(fields))
     directory = None
@@ -114,15 +119,16 @@ def run(
     elif not out:
         raise CuberError("--out takes a directory, and '' is none")
     else:
-        loggers = [make_logger(name, Path(out)) for name in log]
+        loggers = [make_logger(name, Path(out)) for name in log if is_first]
         directory = RunDirectory(out, checkpoint_every=checkpoint_every, fresh=fresh, loggers=loggers)
     show = show_summary if quiet else show_result
     live: Any = nullcontext() if quiet else Bars(console) if console.is_terminal else Lines(console)
     try:
-        with live as progress:
+        with distributed.group_from_environment(), live as progress:
             result = run_experiment(experiment, directory, progress, theory=theory)
     except Stopped as stopped:
-        print(f"cuber: {stopped}", file=sys.stderr)
+        if is_first:
+            print(f"cuber: {stopped}", file=sys.stderr)
         sys.exit(128 + stopped.signal)
     except UnwrittenResultError as error:
         show(error.result, console)
@@ -149,10 +155,13 @@ def grid(
     **fields: Any,
 ) -> None:
     """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
+    from cuber.core import distributed
     from cuber.experiments.campaign import FAILED, REFUSED, STOPPED
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
 
+    if distributed.rank_from_environment() is not None:
+        raise CuberError("cuber grid starts processes of its own: call it without torchrun, or use cuber run")
     if not out:
         raise CuberError("--out takes a directory, and '' is none")
     fixed = chosen_fields(fields)

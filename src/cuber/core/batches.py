@@ -7,12 +7,13 @@ import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
+from cuber.core import distributed
 from cuber.errors import CuberError, CuberWarning
 
 Batch = Any
@@ -120,8 +121,50 @@ def to(batch: Batch, device: torch.device) -> Batch:
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
 
+class Round(NamedTuple):
+    """One batch of each process, in the order of their ranks."""
+
+    batch: Batch | None
+    """That of this process; None: its loader has no more."""
+    start: int
+    """Number of samples before this batch, of all processes."""
+    end: int
+    """Number of samples up to the end of the round."""
+
+
+def rounds(loader: Iterable[Batch], count: float = float("inf")) -> Iterator[Round]:
+    """Iterate over the loaders of all processes side by side, up to the round that has sample number ``count``."""
+    rest, end = iter(loader), 0
+    while end < count:
+        batch = next(rest, None)
+        sizes = distributed.gather_count(-1 if batch is None else size(batch))
+        if max(sizes) < 0:
+            return
+        start = end + sum(max(0, samples) for samples in sizes[: distributed.rank()])
+        end += sum(max(0, samples) for samples in sizes)
+        yield Round(batch, start, end)
+
+
+def sendable(batch: Batch) -> Batch:
+    """Return a copy for other processes: on the CPU, without the rest of a tensor of which it is a part."""
+    return map_tensors(batch, lambda tensor: tensor.detach().cpu().clone()) if distributed.is_active() else batch
+
+
+def of_all_processes(loader: Iterable[Batch]) -> Iterator[Batch]:
+    """Iterate over the batches of all processes' loaders."""
+    if not distributed.is_active():
+        yield from loader
+        return
+    for batch, *_ in rounds(loader):
+        shared = distributed.gather(sendable(batch))
+        yield from (batch for batch in shared if batch is not None)
+
+
 def take(loader: Iterable[Batch], count: int) -> list[Batch]:
-    """Return the first ``count`` samples of a loader as batches, or all of them if it has fewer."""
+    """Return the first ``count`` samples of a loader as batches, or all of them if it has fewer.
+
+    Of several processes each takes its own part of them, at least one sample.
+    """
     sampler = loader.sampler if isinstance(loader, DataLoader) else None
     if isinstance(sampler, SequentialSampler) and len(sampler) > count:
         warnings.warn(
@@ -131,11 +174,9 @@ def take(loader: Iterable[Batch], count: int) -> list[Batch]:
             stacklevel=4,
         )
     taken: list[Batch] = []
-    for batch in loader:
-        taken.append(first(batch, count))
-        count -= size(taken[-1])
-        if count <= 0:
-            return taken
+    for batch, start, _ in rounds(loader, count):
+        if batch is not None and (start < count or not taken):
+            taken.append(first(batch, max(1, count - start)))
     if not taken:
         raise CuberError(NO_BATCH)
     return taken
@@ -178,8 +219,8 @@ def steps(loader: Iterable[Batch]) -> int | None:
 
 
 def count(loader: Iterable[Batch]) -> int:
-    """Count the samples of a loader by iterating over it."""
-    samples = sum(map(size, loader))
+    """Count the samples of a loader, or of the loaders of all processes, by iterating over it."""
+    samples = int(distributed.sum_numbers(sum(map(size, loader)))[0])
     if not samples:
         raise CuberError(NO_BATCH)
     return samples

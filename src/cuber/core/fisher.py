@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.layerwise import scan
 from cuber.errors import CuberWarning
@@ -43,6 +43,8 @@ TOGETHER = 2**20
 def fisher_diagonal(model: nn.Module, loss: Loss, samples: list[Batch]) -> dict[str, Tensor]:
     """Return parameter name -> Fisher diagonal, for all that is trained but heads; ``loss(batch)`` is a mean loss.
 
+    It is a mean over the samples of all processes.
+
     Layers that a rule covers need only their inputs and output gradients. Other parameters (of normalization layers,
     embeddings, attention) get their gradients from ``torch.func``, many samples at a time. Layers that normalize each
     batch by itself take its mean and variance as constants, so that samples do not interact.
@@ -55,8 +57,9 @@ def fisher_diagonal(model: nn.Module, loss: Loss, samples: list[Batch]) -> dict[
         # Small batches are joined, but not where each is normalized by itself.
         for batch in samples if fisher.normalized else batches.joined(samples, TOGETHER):
             fisher.add(batch)
-    count = sum(map(batches.size, samples))
-    return {name: fisher.sums[parameter] / count for parameter, name in fisher.names.items()}
+    (count,) = distributed.sum_numbers(sum(map(batches.size, samples)))
+    sums = distributed.sum_tensors([fisher.sums[parameter] for parameter in fisher.names])
+    return {name: total / count for name, total in zip(fisher.names.values(), sums, strict=True)}
 
 
 class _Fisher:

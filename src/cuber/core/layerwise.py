@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.learner import Method
 from cuber.core.settings import setting
@@ -75,6 +75,8 @@ class LayerwiseMethod(Method):
     def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
         """Return the gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches.
 
+        Of several processes each has its own loader, and all get the mean over the samples of all.
+
         Returns:
             Layer name -> gradient, out x d.
         """
@@ -102,6 +104,11 @@ class LayerwiseMethod(Method):
                         gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
                         totals[parameter] = totals[parameter] + gradient if parameter in totals else gradient
                 count += weight
+        if distributed.is_active():
+            like = [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters]
+            sums = distributed.sum_present([totals.get(p) for p in parameters], like)
+            totals = {p: total for p, total in zip(parameters, sums, strict=True) if total is not None}
+            count = int(distributed.sum_numbers(count)[0])
         return {
             layer.name: layer.join([totals.get(p, torch.zeros_like(p)) for p in layer.parameters]) / count
             for layer in layers
@@ -196,6 +203,7 @@ class LayerwiseMethod(Method):
         called: set[str] = set()
         with observed(self.layers.values(), lambda layer, *_: called.add(layer.name)):
             reached = self.mean_gradients(self.sample[:1])
+        called = set().union(*distributed.gather(called))
         for name in reached.keys() - called:
             layer = self.layers.pop(name)
             layer.detach()

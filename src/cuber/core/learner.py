@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.settings import check_settings, setting, settings_of
@@ -62,7 +62,7 @@ class Method:
         check_settings(self)
         if not isinstance(self.model, nn.Module):
             raise CuberError(f"{type(self).__name__} takes an nn.Module, not a {type(self.model).__name__}")
-        self.model = getattr(self.model, "_orig_mod", self.model)  # of one that torch.compile has wrapped
+        self.model = distributed.unwrap(self.model)
         claim(self.model, self)
         strip_gates(self.model)  # a copy of a model comes with the gates of the original's learner
         self.heads = heads_of(self.model)
@@ -108,9 +108,11 @@ class Method:
             raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
         if loss_fn is None and self.forward is None:
             raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
+        if self.tasks == 0:  # as DistributedDataParallel does when it is made, which may be after begin_task
+            distributed.broadcast_([*self.model.parameters(), *self.model.buffers()])
         self.sample = self.take(loader)
         self._loss_fn = loss_fn
-        self.steps_per_epoch = batches.steps(loader) if steps is None else steps
+        self.steps_per_epoch = distributed.broadcast(batches.steps(loader) if steps is None else steps)
         self.heads, self.normalization = heads_of(self.model), Normalization(self.model, self.norm_statistics)
         if self.memory_device != self.device:
             move(self)
@@ -148,6 +150,7 @@ class Method:
         self._require_task("end_epoch")
         self.epoch += 1
         self.optimizers.forget_pending()
+        distributed.average_(self.normalization.buffers())
         self.on_epoch_end()
 
     def end_task(self, loader: Iterable[Batch]) -> None:
@@ -163,6 +166,8 @@ class Method:
         self.freezer.warn_of_thawed()
         if self.memory_device != self.device:
             move(self)
+        distributed.average_(self.normalization.buffers())
+        distributed.check_equal(dict(self.named_parameters()), distributed.DIFFERENT_WEIGHTS)
         self.on_task_end(loader)
         self.statistics += [self.normalization.statistics()] * self.at_once
         self.tasks += self.at_once
@@ -201,6 +206,13 @@ class Method:
         self.normalization.detach()
         self._detached = True
         release(self.model)
+
+    def average_gradients(self, weight: float | None = None) -> None:
+        """Call between ``backward()`` and ``step()`` in several processes without ``DistributedDataParallel``.
+
+        ``weight`` is the share of this process in the whole batch (default: all have the same).
+        """
+        self.optimizers.average_gradients(self.parameters(), weight)
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the differentiable loss of a batch at the weights that the model now shows."""
@@ -330,6 +342,7 @@ class Method:
             with self.normalization.estimating(estimated):
                 for batch in self.sample[: max(1, len(self.sample) - 1)] if estimated else []:
                     self.try_loss(batch, "batches")
+        distributed.average_(self.normalization.buffers())
 
     def check_state(self, remembered: dict[str, Any]) -> None:
         """Raise unless the learner can load this part of a saved state."""

@@ -6,15 +6,16 @@ that an optimizer has moved along protected directions are moved back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from cuber.core import distributed
 from cuber.errors import CuberError
 from cuber.layers.protected import ProtectedLayer
 
@@ -44,6 +45,10 @@ class OptimizerHooks:
         self._handles: dict[Optimizer, list[RemovableHandle]] = {}
         self._pending: dict[str, set[int]] = {}
         """Layer -> the optimizers (by id) that hold a part of it and have not stepped since its gradient changed."""
+        self._averaged = False
+        """Whether ``average_gradients`` was called since the last step."""
+        self._unchecked: set[int] = set()
+        """Optimizers (by id) whose gradients have not been compared between processes in this task."""
 
     def wrap(self, optimizer: Optimizer, *, resumed: bool) -> None:
         """Register hooks on an optimizer, once.
@@ -58,7 +63,9 @@ class OptimizerHooks:
         handles = []
         # A step of a small network takes half a millisecond: no hook that does nothing.
         self._acts = {name for name in ("on_step_begin", "before_step", "after_step") if self._method.overrides(name)}
-        if "before_step" in self._acts:
+        if distributed.is_active():
+            self._unchecked.add(id(optimizer))
+        if "before_step" in self._acts or distributed.is_active():
             handles.append(optimizer.register_step_pre_hook(self._before))
         if self._layers or "after_step" in self._acts:
             handles.append(optimizer.register_step_post_hook(self._after))
@@ -69,7 +76,13 @@ class OptimizerHooks:
         for handles in self._handles.values():
             for handle in handles:
                 handle.remove()
-        self._handles, self._pending = {}, {}
+        self._handles, self._pending, self._averaged, self._unchecked = {}, {}, False, set()
+
+    def average_gradients(self, parameters: Sequence[nn.Parameter], weight: float | None = None) -> None:
+        """Replace gradients by the mean over all processes, before the next step of each optimizer."""
+        if distributed.is_active():
+            _average_gradients(parameters, weight)
+            self._averaged = True
 
     def require_parameters(self, optimizer: Optimizer, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
         """Raise unless this optimizer, or one wrapped before, holds all the named parameters."""
@@ -129,6 +142,7 @@ class OptimizerHooks:
         if "on_step_begin" in self._acts:
             self._method.on_step_begin(optimizer)
         if closure is None:
+            self._agree_on_gradients(optimizer)
             _unscale(optimizer)
             with full_precision(_device_of(optimizer)), _minimized(optimizer):
                 self._method.before_step(optimizer)
@@ -137,6 +151,10 @@ class OptimizerHooks:
         # The gradients appear inside the step (LBFGS evaluates the closure many times): act there.
         def guarded() -> Any:
             loss = closure()
+            self._agree_on_gradients(optimizer)
+            if isinstance(loss, Tensor) and distributed.is_active():
+                loss = loss.detach().clone()
+                distributed.average_([loss])  # line searches decide by it
             self.forget_pending()
             with full_precision(_device_of(optimizer)), _minimized(optimizer):
                 self._method.before_step(optimizer)
@@ -146,6 +164,19 @@ class OptimizerHooks:
             return loss - added if _maximizes(optimizer) else loss + added
 
         return (args[0],), {**kwargs, "closure": guarded}
+
+    def _agree_on_gradients(self, optimizer: Optimizer) -> None:
+        """Average the gradients of what is no parameter of the model, and check that all are the same everywhere."""
+        if not distributed.is_active():
+            return
+        names = {parameter: name for name, parameter in self._method.model.named_parameters()}
+        if not self._averaged:  # DistributedDataParallel does not know scalings and the like
+            _average_gradients([p for p in parameters_of(optimizer) if p not in names])
+        self._averaged = False
+        if id(optimizer) in self._unchecked:
+            self._unchecked.remove(id(optimizer))
+            gradients = {names.get(p, f"parameter {i}"): p.grad for i, p in enumerate(parameters_of(optimizer))}
+            distributed.check_equal(gradients, distributed.DIFFERENT_GRADIENTS)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         self.steps += 1
@@ -162,6 +193,15 @@ class OptimizerHooks:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_pending": {}}  # hooks stay with the optimizers of the original
+
+
+@torch.no_grad()
+def _average_gradients(parameters: Sequence[nn.Parameter], weight: float | None = None) -> None:
+    """Replace gradients by the mean over all processes; of those that only some processes have, too."""
+    weight = 1 / distributed.processes() if weight is None else weight
+    own = [None if p.grad is None else p.grad * weight for p in parameters]
+    for parameter, gradient in zip(parameters, distributed.sum_present(own, parameters), strict=True):
+        parameter.grad = gradient
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

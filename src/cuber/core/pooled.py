@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.optimizer_hooks import OptimizerHooks, full_precision
@@ -131,6 +131,7 @@ class PooledMethod(LayerwiseMethod):
         if layer.constraint is not None:  # columns that have become protected are held where the weight is now
             with full_precision(self.device):
                 anchor.hold(layer.matrix().detach(), layer.constraint.free_columns, memory.basis)
+        layer.backend.records = not distributed.is_active()
         protected, free = self.protected_columns(layer.name), ~self.protected_columns(layer.name, at_start=True)
         layer.constraint = Constraint(
             memory.basis, protected, free, anchor, self.make_penalty(layer), anchored=self.check == "epoch"
@@ -169,7 +170,7 @@ class PooledMethod(LayerwiseMethod):
         """
         grams: dict[str, Gram] = {}
         limits = {name: samples or self.samples_of(name) for name in self.layers}
-        seen = 0
+        seen = present = 0
 
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
             wanted = limits[layer.name] - seen
@@ -179,10 +180,13 @@ class PooledMethod(LayerwiseMethod):
                 gram.add(layer.vectors(module, x if whole else x[:wanted]))
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
-            for batch in batches.take(loader, samples or self.sample_size):
-                present = batches.size(batch)
-                self.try_loss(batch, "batches")
-                seen += present
+            for batch, start, _ in batches.rounds(batches.take(loader, samples or self.sample_size)):
+                if batch is not None:
+                    seen, present = start, batches.size(batch)
+                    self.try_loss(batch, "batches")
+        if distributed.is_active():
+            found = {name: sum_gram(grams.get(name), layer) for name, layer in self.layers.items()}
+            grams = {name: gram for name, gram in found.items() if gram is not None}
         for name, gram in grams.items():
             if not gram.energy < float("inf"):
                 raise CuberError(f"task {self.task}: layer '{name}' sees inputs that are not finite")
@@ -303,3 +307,16 @@ class PooledMethod(LayerwiseMethod):
             for name, layer in self.layers.items()
         ]
         return lines + LayerwiseMethod.describe(self)
+
+
+def sum_gram(gram: Gram | None, layer: ProtectedLayer) -> Gram | None:
+    """Return the Gram matrix of a layer's inputs in all processes; None where none of them has any."""
+    total, device = Gram(layer.dimension), layer.parameter.device
+    count = sum(distributed.gather_count(0 if gram is None else gram.count))
+    if count < layer.dimension:  # then the vectors are fewer numbers than their sum
+        for vectors in distributed.gather(None if gram is None else gram.vectors.cpu()):
+            if vectors is not None:
+                total.add(vectors.to(device))
+        return total if total.count else None
+    none = torch.zeros(layer.dimension, layer.dimension, dtype=torch.float64, device=device)
+    return Gram.of(distributed.sum_tensors([none if gram is None else gram.matrix])[0], count)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.learner import Method
 from cuber.core.optimizer_hooks import parameters_of
@@ -74,11 +74,18 @@ class ReplayMethod(Method):
                     p.grad = after if p.grad is None else p.grad.copy_(after)
 
     def replayed_gradients(self, parameters: list[nn.Parameter]) -> list[Tensor | None]:
-        """Return the gradients of the mean loss of a batch drawn from memory; None for parameters it does not reach."""
+        """Return the gradients of the mean loss of a batch drawn from memory; None for parameters it does not reach.
+
+        Of several processes all draw the same samples, and each computes with its part of them.
+        """
         totals: list[Tensor | None] = [None] * len(parameters)
         norms = nn.ModuleList(self.normalization.layers.values())  # in evaluation mode, their statistics do not change
         with torch.enable_grad(), self.as_task(self.shown_task), evaluation_mode(norms):
-            for loss in self._losses(self.episodic_memory.draw(self.replay, self.generator)):
+            drawn = self.episodic_memory.draw(self.replay, self.generator)
+            own = self._own_part(drawn)
+            for loss in self._losses(own):
+                if distributed.is_active():
+                    loss = loss * (_count(own) / _count(drawn))
                 if not loss.requires_grad:
                     continue
                 parts = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -86,7 +93,11 @@ class ReplayMethod(Method):
                     part if total is None else total if part is None else total + part
                     for total, part in zip(totals, parts, strict=True)
                 ]
-        return totals
+        return distributed.sum_present(totals, parameters)
+
+    def _own_part(self, drawn: Drawn) -> Drawn:
+        parts = [(task, batch, distributed.share(batches.size(batch))) for task, batch in drawn]
+        return [(task, batches.part(batch, own.part)) for task, batch, own in parts if own.weight]
 
     def _losses(self, drawn: Drawn) -> Iterator[Tensor]:
         """Iterate over the terms of the mean loss; differentiate each before the next."""
@@ -95,7 +106,7 @@ class ReplayMethod(Method):
         if alike and self.forward is None and can_mix(self.model) and (mixed := mixture(drawn)) is not None:
             yield mixed_loss(self.model, self.loss_fn, *batches.to(mixed, self.device))
             return
-        count = sum(batches.size(batch) for _, batch in drawn)
+        count = _count(drawn)
         for task, batch in drawn:
             self.show_task(task)
             yield self.loss(batch) * (batches.size(batch) / count)
@@ -103,7 +114,8 @@ class ReplayMethod(Method):
     def on_task_begin(self) -> None:
         if self.tasks == 0:
             # Derived from the user's seed without drawing from the user's generator.
-            self.generator.manual_seed(random.Random(f"replay {torch.initial_seed()}").getrandbits(63))
+            seed = random.Random(f"replay {torch.initial_seed()}").getrandbits(63)
+            self.generator.manual_seed(distributed.broadcast(seed))
         if self.memory:
             self._check_dense()
             for batch in self.sample:
@@ -143,3 +155,7 @@ class ReplayMethod(Method):
                     f"{type(self).__name__} mixes gradients, and those of '{name}' are sparse: make that layer with "
                     "sparse=False"
                 )
+
+
+def _count(drawn: Drawn) -> int:
+    return sum(batches.size(batch) for _, batch in drawn)

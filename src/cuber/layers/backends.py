@@ -43,6 +43,9 @@ class PlainBackend:
     cached_displacement: Tensor | None = None
     """What a back end has to save with the state of a task."""
 
+    records = True
+    """Whether gradients are made here, and not the mean over several processes; set before the constraint."""
+
     def __init__(self, layer: ProtectedLayer) -> None:
         self.layer = layer
 
@@ -168,7 +171,8 @@ class FastBackend(PlainBackend):
         columns = 0 if constraint is None else constraint.projector.columns + len(constraint.movable)
         self._saved_per_row = columns * self.layer.dimension
         """Multiplications that projecting inputs saves, for each input vector fewer than the layer has outputs."""
-        self._is_large = self._saved_per_row * self.layer.outputs > WORTHWHILE and self.layer.rule.multiplies
+        worthwhile = self._saved_per_row * self.layer.outputs > WORTHWHILE
+        self._is_large = worthwhile and self.records and self.layer.rule.multiplies
         self.on_scaling_changed()
 
     def on_scaling_changed(self) -> None:

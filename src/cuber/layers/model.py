@@ -116,18 +116,23 @@ class Normalization:
             if isinstance(module.__dict__.get("forward"), BatchStatistics):
                 del module.__dict__["forward"]
 
-    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+    def buffers(self) -> list[Tensor]:
+        """Return the running statistics themselves; nothing in mode "batch"."""
+        return [] if self.mode == "batch" else [buffer for _, buffer in self.named_buffers()]
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Iterate over the running statistics, with names."""
         for name, module in self.layers.items():
             for key, buffer in module.named_buffers(recurse=False):
                 yield f"{name}.{key}", buffer
 
     def statistics(self) -> Statistics:
         """Return a copy of the running statistics; nothing in mode "batch"."""
-        return {} if self.mode == "batch" else {name: buffer.clone() for name, buffer in self._buffers()}
+        return {} if self.mode == "batch" else {name: buffer.clone() for name, buffer in self.named_buffers()}
 
     def restore(self, statistics: Statistics) -> None:
         """Copy ``statistics`` into the layers that it names."""
-        for name, buffer in self._buffers():
+        for name, buffer in self.named_buffers():
             if name in statistics:
                 buffer.copy_(statistics[name])
 

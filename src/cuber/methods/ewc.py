@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.fisher import fisher_diagonal
 from cuber.core.learner import Method
@@ -132,7 +132,8 @@ class EWC(Method):
     @torch.no_grad()
     def draw_labels(self, samples: list[Batch]) -> list[Batch]:
         """Return the same inputs with labels drawn from the model's predictions, the same for each call in a task."""
-        generator = torch.Generator().manual_seed(self.tasks)
+        seed = self.tasks * distributed.processes() + distributed.rank()  # not the same numbers for other samples
+        generator = torch.Generator().manual_seed(seed)
         drawn = []
         with evaluation_mode(self.model):
             for batch in samples:

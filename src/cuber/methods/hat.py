@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.optimizer_hooks import parameters_of
 from cuber.core.settings import setting
@@ -79,6 +79,7 @@ class HAT(FilteredUpdates):
             name: nn.Parameter(self._for_gate(torch.randn(self.layers[name].outputs), name))
             for name in self._place_gates()
         }
+        distributed.broadcast_(self.learning.values())
         self._open_gates(self.learning, self.annealed)
 
     def anneal(self, step: int) -> None:
@@ -174,8 +175,11 @@ class HAT(FilteredUpdates):
                     self.model.get_submodule(name).register_forward_hook(self.gates[layer])
 
     def _small_pass(self) -> Callable[..., Tensor]:
-        """Return a function that runs two samples through model and loss, or a whole batch where it cannot be cut."""
-        few = batches.first(self.sample[0], 2)
+        """Return a function that runs two samples through model and loss, or a whole batch where it cannot be cut.
+
+        They are those of the first process, so that all find the same.
+        """
+        few = distributed.broadcast(batches.sendable(batches.first(self.sample[0], 2)))
 
         @torch.no_grad()
         def run(mark: float | None = None) -> Tensor:
@@ -189,7 +193,7 @@ class HAT(FilteredUpdates):
         try:
             run()
         except Exception:
-            few = self.sample[0]
+            few = distributed.broadcast(batches.sendable(self.sample[0]))
         return run
 
     # How the model is shown, and what trains

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.learner import Method
 from cuber.errors import CuberError
@@ -59,6 +59,7 @@ class Multitask(Method):
         sample = batches.take(reading, self.sample_size)
         for _ in reading:
             pass
+        seen.update(*distributed.gather(seen))
         last, missing = max(seen), [task for task in range(max(seen)) if task not in seen]
         if missing or min(seen) < 0:
             fault = f"there is none of task {missing[0]}" if missing else f"one is of task {min(seen)}"

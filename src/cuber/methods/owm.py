@@ -134,7 +134,7 @@ class OWM(FilteredUpdates):
             add(layer, means, first + self.averaged * torch.arange(1, len(means) + 1))
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
-            for batch in loader:
+            for batch in batches.of_all_processes(loader):  # a mean may be over samples of several processes
                 before, present = before + present, batches.size(batch)
                 calls.clear()
                 self.loss(batch)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.errors import CuberError
 from cuber.replay.quantized import QuantizedTensor
@@ -63,17 +63,26 @@ class Reservoir:
         self._places: dict[int, Sample] = {}
 
     def read(self, loader: Iterable[Batch]) -> Reservoir:
-        """Read all samples of a loader."""
+        """Read all samples of a loader, or of those of all processes, which draw the same places and share the rest."""
         first: Batch = None
-        for batch in loader:
+        before = 0  # number of samples in earlier rounds
+        for batch, start, end in batches.rounds(loader):
             first = batch if first is None else first
-            check_alike(first, batch)
-            columns, rest = split_batch(batch)
-            for row, place in self._draw(batches.size(batch)):
-                self._places[place] = Sample([column[row : row + 1].clone() for column in columns], rest)
-            self.seen += batches.size(batch)
+            if batch is not None:
+                check_alike(first, batch)
+            columns, rest = ([], None) if batch is None else split_batch(batch)
+            own = range(start - before, start - before + (0 if batch is None else batches.size(batch)))
+            for number, place in self._draw(end - before):
+                self._places.pop(place, None)  # a later sample of another process may replace one of this
+                if number in own:
+                    row = number - own.start
+                    self._places[place] = Sample([column[row : row + 1].clone() for column in columns], rest)
+            self.seen += end - before
+            before = end
         if first is None:
             raise CuberError("the loader yields no batch: give end_task the task's training data")
+        for places in distributed.gather(self._places):
+            self._places.update(places)
         return self
 
     def new(self) -> list[Sample]:

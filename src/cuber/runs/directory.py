@@ -252,12 +252,16 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def recorded_signals() -> Iterator[list[int]]:
-    """Record SIGINT and SIGTERM in a list instead of obeying them; a second Ctrl-C interrupts at once."""
+def recorded_signals(*, impatient: bool = True) -> Iterator[list[int]]:
+    """Record SIGINT and SIGTERM in a list instead of obeying them.
+
+    Args:
+        impatient: A second Ctrl-C interrupts at once.
+    """
     received: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
-        if received and number == signal.SIGINT:
+        if received and number == signal.SIGINT and impatient:
             raise KeyboardInterrupt
         received.append(number)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from cuber.core import distributed
+from cuber.core.distributed import Share
 from cuber.errors import CuberError
 from cuber.streams.splits import DatasetSplit, Split
 
@@ -68,9 +70,12 @@ def _do_not_mix(reason: str) -> CuberError:
 
 
 class _Loader:
-    def __init__(self, split: Split | JointSplit, batch_size: int) -> None:
+    """Batches of a split; if ``shared``, the part of each batch that belongs to this process."""
+
+    def __init__(self, split: Split | JointSplit, batch_size: int, *, shared: bool = False) -> None:
         self.split = split
         self.batch_size = batch_size
+        self.shared = shared and distributed.is_active()
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.split), self.batch_size)
@@ -87,8 +92,10 @@ class _Loader:
 class ShuffledLoader(_Loader):
     """Yield batches for training, in a new order at each iteration, drawn from ``generator``."""
 
-    def __init__(self, split: Split | JointSplit, batch_size: int, generator: torch.Generator) -> None:
-        super().__init__(split, batch_size)
+    def __init__(
+        self, split: Split | JointSplit, batch_size: int, generator: torch.Generator, *, shared: bool = False
+    ) -> None:
+        super().__init__(split, batch_size, shared=shared)
         self.generator = generator
         # A DataLoader draws from its generator; with a separate one, Datasets and tensors have the same order.
         self._workers = torch.Generator().manual_seed(generator.initial_seed())
@@ -99,7 +106,16 @@ class ShuffledLoader(_Loader):
     def batches(self, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Draw a new order and yield its batches, starting with number ``first``."""
         order = torch.randperm(len(self.split), generator=self.generator)
-        return self.split.batches(self._chunks(order)[first:], self._workers)
+        chunks = self._chunks(order)[first:]
+        if self.shared:
+            chunks = [chunk[distributed.share(len(chunk)).part] for chunk in chunks]
+        return self.split.batches(chunks, self._workers)
+
+    def share(self, step: int) -> tuple[int, Share]:
+        """Return the size of the whole batch of a step, and the share of this process in it."""
+        last = step == len(self) - 1
+        size = len(self.split) - step * self.batch_size if last else self.batch_size
+        return size, distributed.share(size)
 
 
 class FixedLoader(_Loader):
@@ -108,12 +124,18 @@ class FixedLoader(_Loader):
     Iterating over it does not change the random numbers of any other loader.
     """
 
-    def __init__(self, split: Split | JointSplit, batch_size: int, seed: int | None = None) -> None:
-        super().__init__(split, batch_size)
+    def __init__(
+        self, split: Split | JointSplit, batch_size: int, seed: int | None = None, *, shared: bool = False
+    ) -> None:
+        super().__init__(split, batch_size, shared=shared)
         self.seed = seed
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         generator = torch.Generator().manual_seed(self.seed or 0)
         count = len(self.split)
         order = torch.arange(count) if self.seed is None else torch.randperm(count, generator=generator)
-        return self.split.batches(self._chunks(order), generator)
+        chunks = self._chunks(order)
+        if self.shared:
+            shares = [(chunk, distributed.share(len(chunk))) for chunk in chunks]
+            chunks = [chunk[own.part] for chunk, own in shares if own.weight]
+        return self.split.batches(chunks, generator)

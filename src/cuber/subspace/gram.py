@@ -39,6 +39,13 @@ class Gram:
         self._vectors: list[Tensor] = []
         self._matrix: Tensor | None = None
 
+    @classmethod
+    def of(cls, matrix: Tensor, count: int) -> Gram:
+        """Return the Gram matrix of ``count`` vectors whose sum is known."""
+        gram = cls(len(matrix))
+        gram.count, gram._matrix = count, matrix
+        return gram
+
     def add(self, vectors: Tensor) -> None:
         """Add the rows of ``vectors`` (m x d)."""
         for part in vectors.split(max(self.dimension, NUMBERS_AT_ONCE // self.dimension)):
@@ -56,6 +63,11 @@ class Gram:
             stacked = torch.cat(self._vectors)
             self._matrix = stacked.T @ stacked
             self._vectors = []
+
+    @property
+    def vectors(self) -> Tensor:
+        """The vectors themselves, m x d, while they are fewer than dimensions."""
+        return torch.cat(self._vectors)
 
     @property
     def matrix(self) -> Tensor:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn, optim
 
+from cuber.core import distributed
 from cuber.core.learner import Method
 from cuber.core.pooled import PooledMethod
 from cuber.core.settings import settings_of
@@ -67,6 +68,7 @@ def empty_result(trainer: Trainer) -> Result:
             "processor": platform.machine(),
             "device": str(learner.device),
             "threads": torch.get_num_threads(),
+            **({"processes": distributed.processes()} if distributed.is_active() else {}),
             "parameters": sum(parameter.numel() for parameter in learner.model.parameters()),
             "architecture": architecture(learner.model),
         },
@@ -77,7 +79,8 @@ def empty_result(trainer: Trainer) -> Result:
 def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> Config:
     """Return the tables of ``config.toml``: all that decides a result, ``about`` included, and the machine."""
     machine = dict(result.machine)
-    decisive = {name: machine.pop(name) for name in ("device", "threads", "parameters", "architecture")}
+    names = ("device", "threads", "processes", "parameters", "architecture")
+    decisive = {name: machine.pop(name) for name in names if name in machine}
     decisive["contents"] = contents(stream)
     if taken := sorted(about.keys() & decisive.keys()):
         raise CuberError(f"about: the name '{taken[0]}' is reserved: choose another")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from cuber.core import distributed
 from cuber.core.batches import device_of
 from cuber.core.learner import LossFunction
 from cuber.layers import evaluation_mode
@@ -35,22 +37,34 @@ class Score(NamedTuple):
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, split: Split, batch_size: int, loss_fn: LossFunction | None = None, order: int | None = None
+    model: nn.Module,
+    split: Split,
+    batch_size: int,
+    loss_fn: LossFunction | None = None,
+    order: int | None = None,
+    *,
+    shared: bool = False,
 ) -> Score:
     """Evaluate a model on a split, in evaluation mode.
 
     Args:
         loss_fn: Also compute this loss.
         order: Seed that shuffles the samples; it matters where batches are normalized by their own statistics.
+        shared: Divide the batches among all processes, which must all call it.
     """
     device = device_of(model)
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
     with evaluation_mode(model):
-        for x, y in FixedLoader(split, batch_size, order):
+        loader = FixedLoader(split, batch_size, order)
+        own = islice(loader, distributed.rank(), None, distributed.processes()) if shared else loader
+        for x, y in own:
             x, y = x.to(device), y.to(device)
             output = model(x)
             correct += (output.argmax(1) == y).sum()
             if loss_fn is not None:
                 loss += loss_fn(output, y) * len(y)
+    if shared:
+        both = distributed.sum_tensors([correct, loss])
+        correct, loss = both[0], both[1]
     return Score(len(split), int(correct), float(loss) if loss_fn is not None else math.nan)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim import SGD
 
+from cuber.core import distributed
 from cuber.core.learner import LossFunction, Method
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import evaluation_mode
@@ -86,6 +87,8 @@ def learn(
     check_precision(config.precision, method.device)
     if config.compile:
         check_can_compile(method)
+    if observer is not None and distributed.is_active():
+        raise CuberError("the theorems' conditions are measured in one process: start this run without torchrun")
     if config.patience is not None and all(task.validation is None for task in stream):
         message = f"no task of '{stream.name}' has a validation split, so patience={config.patience} has no effect"
         warnings.warn(f"{message}; stream.split(0.1) makes one", CuberWarning, stacklevel=2)

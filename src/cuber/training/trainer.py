@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import LBFGS, Optimizer
 
-from cuber.core import batches
+from cuber.core import batches, distributed
 from cuber.core.learner import LossFunction, Method
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import normalized_by_batch
@@ -28,6 +29,7 @@ from cuber.training.describe import configuration, empty_result, pool_of, regime
 from cuber.training.early_stopping import EarlyStopping
 from cuber.training.evaluation import Score, evaluate
 from cuber.training.forward import autocast, compiling
+from cuber.training.progress import Progress, ProgressEvent
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
 from cuber.training.task_runs import TaskRun, task_runs
 
@@ -43,31 +45,6 @@ SMALLEST_SAMPLE_BATCH = 64
 """Smallest batch size of the loader that ``begin_task`` and ``end_task`` get."""
 ORDERS = 5
 """Number of other orders of the test samples, to measure the spread that the order causes."""
-
-
-@dataclass(frozen=True)
-class ProgressEvent:
-    """Progress of a run: sent every 100 steps, after each epoch, and at the end of a task."""
-
-    task: int | None
-    """None: all tasks at once."""
-    tasks: int
-    name: str
-    epoch: float
-    """Completed epochs, with a fraction within one."""
-    epochs: int
-    loss: float
-    """Mean training loss of the current epoch."""
-    accuracy: float | None
-    """After the last epoch, in percent: on the validation split, or on training samples where there is none."""
-    validated: bool
-    """Whether the accuracy is on a validation split."""
-    seconds: float
-    """Since the task began."""
-    finished: bool = False
-
-
-Progress = Callable[[ProgressEvent], None]
 
 
 @dataclass(eq=False)
@@ -88,7 +65,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.task_runs = task_runs(self.stream, self.seed, joint=self.learner.joint)
-        self._directory: RunDirectory | None = None
+        self._directory: RunDirectory | None = None  # only in the first process
+        self._keeps = False  # whether there is a directory
         self._signals: list[int] = []
         self._set_result(empty_result(self))
 
@@ -96,14 +74,21 @@ class Trainer:
         """Run from the first task, or from the checkpoint in the directory, to the last."""
         if directory is None:
             return self._learn_tasks(None)
-        with directory, recorded_signals() as self._signals:
-            finished, state = directory.open(configuration(self.result, self.stream, about))
+        alone = not distributed.is_active()  # torchrun passes a Ctrl-C on that its processes have received already
+        with ExitStack() as opened, recorded_signals(impatient=alone) as self._signals:
+
+            def open_directory() -> tuple[Result | None, dict[str, Any] | None]:
+                opened.enter_context(directory)
+                return directory.open(configuration(self.result, self.stream, about))
+
+            finished, state = distributed.on_first(open_directory)
             if finished is not None:
                 self._restore_model(directory)
                 return finished
-            self._directory = directory
+            self._directory, self._keeps = directory if distributed.rank() == 0 else None, True
             result = self._learn_tasks(state)
-            directory.finish(result)
+            if self._directory is not None:
+                directory.finish(result)
             return result
 
     def _learn_tasks(self, state: dict[str, Any] | None) -> Result:
@@ -153,9 +138,10 @@ class Trainer:
         """Make the loaders of a task, and the state of its loop before the first step."""
         self.task_run = task_run
         sample_batch = max(self.config.batch_size, SMALLEST_SAMPLE_BATCH)
-        self.samples = FixedLoader(task_run.train, sample_batch, derive(self.seed, "look", task_run.number))
+        look = derive(self.seed, "look", task_run.number)
+        self.samples = FixedLoader(task_run.train, sample_batch, look, shared=True)
         order = torch.Generator().manual_seed(derive(self.seed, "order", task_run.number))
-        self.loader = ShuffledLoader(task_run.train, self.config.batch_size, order)
+        self.loader = ShuffledLoader(task_run.train, self.config.batch_size, order, shared=True)
         self._order = order.get_state()  # when the current epoch began
         self.history: list[Epoch] = []
         self.step = 0  # steps made in the current epoch
@@ -210,7 +196,7 @@ class Trainer:
                 with self._autocast():
                     loss = self.learner.loss(batch)
                 loss.backward()
-            value, samples = loss.item(), batches.size(batch)
+            value, samples = self._combine(loss.item(), batches.size(batch))
             self._check_finite(value)
             self.optimizer.step()
             self._loss += value * samples
@@ -220,6 +206,15 @@ class Trainer:
             if self.step < steps:
                 self._pause()
         return self._loss / self._samples
+
+    def _combine(self, loss: float, samples: int) -> tuple[float, int]:
+        """Average gradients and statistics over all processes; return the loss and the size of the whole batch."""
+        if not distributed.is_active():
+            return loss, samples
+        samples, own = self.loader.share(self.step - 1)
+        self.learner.average_gradients(own.weight)
+        distributed.average_(self.learner.normalization.buffers(), own.weight)
+        return distributed.sum_numbers(own.weight * loss)[0], samples
 
     @property
     def _over(self) -> bool:
@@ -250,25 +245,26 @@ class Trainer:
         self, task: int | None, split: Split, loss_fn: LossFunction | None = None, order: int | None = None
     ) -> Score:
         with self.learner.as_task(task) as model, self._autocast():
-            return evaluate(model, split, self.config.evaluation_batch_size, loss_fn, order=order)
+            return evaluate(model, split, self.config.evaluation_batch_size, loss_fn, order=order, shared=True)
 
     # Stopping, saving and loading
 
     def _pause(self, epochs: int | None = None) -> None:
         """Called between steps, and after each epoch with the number of epochs: log, stop if asked to, save if due."""
-        if self._directory is None:
+        if not self._keeps:
             return
-        if epochs is not None:
+        if epochs is not None and self._directory is not None:
             values = dataclasses.asdict(self.history[-1])
             del values["kept"]  # not known before the last epoch
             for logger in self._directory.loggers:
                 logger.epoch(self.task_run.number, self.task_run.name, epochs, values)
         self._stop_if_asked()
-        if (epochs is not None or self.step % REPORT_STEPS == 0) and self._directory.due(epochs):
+        may_be_due = epochs is not None or self.step % REPORT_STEPS == 0
+        if may_be_due and distributed.broadcast(self._directory is not None and self._directory.due(epochs)):
             self._save()
 
     def _stop_if_asked(self) -> None:
-        if not self._signals:
+        if not self._keeps or not any(distributed.sum_numbers(len(self._signals))):
             return
         self._save()
         if self.learner.task is None:
@@ -279,20 +275,21 @@ class Trainer:
             place = f"after the last epoch of {self.task_run.place}"
         else:
             place = f"in {self.task_run.place}, epoch {len(self.history) + 1}, before step {self.step + 1}"
-        raise Stopped(self._signals[0], place)
+        raise Stopped(self._signals[0] if self._signals else signal.SIGTERM, place)
 
     def _save(self) -> None:
+        random = distributed.gather(random_state(self.learner.device)) if self._keeps else []
         if self._directory is not None:
             self._directory.save(
                 {
                     "result": self.result.plain(),
                     "model": self.learner.model.state_dict(),
                     "learner": {**self.learner.state_dict(), "sample": []},  # samples are taken again
-                    "trainer": self._loop_state() if self.learner.task is not None else None,
+                    "trainer": self._loop_state(random) if self.learner.task is not None else None,
                 }
             )
 
-    def _loop_state(self) -> dict[str, Any]:
+    def _loop_state(self, random: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
             "step": self.step,
@@ -300,7 +297,7 @@ class Trainer:
             "order": self._order,
             "optimizer": self.optimizer.state_dict(),
             "stopping": self._stopping.state() if self._stopping is not None else None,
-            "random": random_state(self.learner.device),
+            "random": random if len(random) > 1 else random[0],
             "seconds": self._seconds,
             "epoch_began": self._epoch_began,
         }
@@ -327,12 +324,14 @@ class Trainer:
         if self._stopping is not None:
             self._stopping.load(state["stopping"])
         self._began, self._epoch_began = time.perf_counter() - state["seconds"], state["epoch_began"]
-        set_random_state(state["random"], self.learner.device)
+        random = state["random"]
+        own = random[distributed.rank()] if isinstance(random, list) else random
+        set_random_state(own, self.learner.device)
 
     def _restore_model(self, directory: RunDirectory) -> None:
         """Load the last checkpoint of a finished run, so that the caller's model belongs to the result."""
         try:
-            last = directory.checkpoints.load()
+            last = distributed.on_first(directory.checkpoints.load)
         except RefusedError as error:  # of another version; the result is still readable
             warnings.warn(f"the model is not restored: {error}", CuberWarning, stacklevel=4)
             return
@@ -347,7 +346,8 @@ class Trainer:
     # Shared by the above
 
     def _seeded(self, *purpose: object) -> AbstractContextManager[None]:
-        return seeded(derive(self.seed, *purpose), self.learner.device)
+        other = [distributed.rank()] if distributed.rank() else []  # other numbers in each process, for dropout
+        return seeded(derive(self.seed, *purpose, *other), self.learner.device)
 
     def _autocast(self) -> AbstractContextManager[object]:
         return autocast(self.config.precision, self.learner.device)
