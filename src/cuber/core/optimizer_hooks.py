@@ -7,7 +7,7 @@ that an optimizer has moved along protected directions are moved back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cuber.errors import CuberError
 from cuber.layers.protected import ProtectedLayer
+from cuber.subspace import full_precision
 
 if TYPE_CHECKING:
     from cuber.core.learner import Method
@@ -162,13 +163,6 @@ class OptimizerHooks:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_pending": {}}  # hooks stay with the optimizers of the original
-
-
-def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context without autocast, for products that protect old tasks."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
 
 
 def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:

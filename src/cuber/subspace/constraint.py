@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from cuber.subspace.gram import Gram, complement, in_float64
+from cuber.subspace.gram import Gram, complement
+from cuber.subspace.precision import in_float64
 from cuber.subspace.memory import BACKWARD_TRANSFER, LayerMemory, LearnedScaling, columns
 
 CLEARLY_FEWER = 0.9

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cuber.subspace.precision import in_float64
+
 
 @dataclass
 class QuadraticModel:
@@ -58,6 +60,6 @@ class QuadraticModel:
 
     def filter(self, lam: float) -> Tensor:
         """Return ``P = (I + A / lam)^-1``, by which updates are multiplied: what old inputs need hardly moves."""
-        moments = self.moments.double() if self.moments.device.type != "mps" else self.moments.cpu().double()
+        moments = in_float64(self.moments)
         identity = torch.eye(len(moments), dtype=moments.dtype, device=moments.device)
         return torch.cholesky_inverse(torch.linalg.cholesky(identity + moments / lam)).to(self.moments)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cuber.core.batches import device_of
+from cuber.core.batches import device_of, to
+from cuber.core.device import float64_zero
 from cuber.core.learner import LossFunction
 from cuber.layers import evaluation_mode
 from cuber.streams import FixedLoader, Split
@@ -45,12 +46,12 @@ def evaluate(
     """
     device = device_of(model)
     correct = torch.zeros((), dtype=torch.long, device=device)
-    loss = torch.zeros((), dtype=torch.float64, device=device)
+    loss = float64_zero(device)
     with evaluation_mode(model):
         for x, y in FixedLoader(split, batch_size, order):
-            x, y = x.to(device), y.to(device)
+            x, y = to((x, y), device)
             output = model(x)
             correct += (output.argmax(1) == y).sum()
             if loss_fn is not None:
-                loss += loss_fn(output, y) * len(y)
+                loss += (loss_fn(output, y) * len(y)).to(loss)
     return Score(len(split), int(correct), float(loss) if loss_fn is not None else math.nan)
