@@ -96,8 +96,10 @@ def compute(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if is_remote and not stays:
         for tensor in tensors:
             if not isinstance(tensor, Remote) and (tensor.dim() or operation in JOINS):
-                raise RuntimeError(f"{operation} takes tensors of one device, and one of shape {list(tensor.shape)} "
-                                   f"is on {tensor.device}")
+                raise RuntimeError(
+                    f"{operation} takes tensors of one device, and one of shape {list(tensor.shape)} "
+                    f"is on {tensor.device}"
+                )
     to_remote = isinstance(args[0], Remote) if stays else is_remote
     if kwargs.get("device") is not None:
         to_remote = torch.device(kwargs["device"]).type == NAME

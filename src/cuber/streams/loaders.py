@@ -35,7 +35,7 @@ class JointSplit:
         """Return the samples at ``indices``, one split per task."""
         return {task: self.splits[task].subset(own) for task, own in self._by_task(indices)[1].items()}
 
-    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield a batch for each chunk of indices."""
         # A Dataset may draw random numbers, so it is read batch by batch: a resumed run then draws the same ones.
         may_draw = any(isinstance(split, DatasetSplit) for split in self.splits)
@@ -43,7 +43,7 @@ class JointSplit:
         groups = [chunks[start : start + together] for start in range(0, len(chunks), together)]
         selected = [self._by_task(torch.cat(list(group))) for group in groups]
         readers = [
-            split.batches([own[task] for _, own in selected if task in own], generator)
+            split.batches([own[task] for _, own in selected if task in own], seed)
             for task, split in enumerate(self.splits)
         ]
         for group, (tasks, own) in zip(groups, selected, strict=True):
@@ -90,8 +90,6 @@ class ShuffledLoader(_Loader):
     def __init__(self, split: Split | JointSplit, batch_size: int, generator: torch.Generator) -> None:
         super().__init__(split, batch_size)
         self.generator = generator
-        # A DataLoader draws from its generator; with a separate one, Datasets and tensors have the same order.
-        self._workers = torch.Generator().manual_seed(generator.initial_seed())
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         return self.batches()
@@ -99,7 +97,10 @@ class ShuffledLoader(_Loader):
     def batches(self, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Draw a new order and yield its batches, starting with number ``first``."""
         order = torch.randperm(len(self.split), generator=self.generator)
-        return self.split.batches(self._chunks(order)[first:], self._workers)
+        after = torch.Generator()
+        after.set_state(self.generator.get_state())  # a copy: with Datasets and tensors, the same orders follow
+        seed = int(torch.randint(2**62, (), generator=after))
+        return self.split.batches(self._chunks(order)[first:], seed)
 
 
 class FixedLoader(_Loader):
@@ -116,4 +117,4 @@ class FixedLoader(_Loader):
         generator = torch.Generator().manual_seed(self.seed or 0)
         count = len(self.split)
         order = torch.arange(count) if self.seed is None else torch.randperm(count, generator=generator)
-        return self.split.batches(self._chunks(order), generator)
+        return self.split.batches(self._chunks(order), self.seed or 0)

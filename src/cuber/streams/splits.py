@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from cuber.errors import CuberError
+from cuber.streams.reading import present_reading, read_batches
 
 Data = Any
 """Accepted by :func:`as_split`: ``(x, y)`` of tensors or arrays, a torch Dataset of such pairs, or a split."""
@@ -37,7 +38,7 @@ class TensorSplit:
         """Return the samples at ``indices``, in that order."""
         return TensorSplit(self.x[indices], self.y[indices])
 
-    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a batch for each chunk of indices."""
         for chunk in chunks:
             yield scale_bytes(self.x.index_select(0, chunk)), self.y.index_select(0, chunk)
@@ -95,11 +96,18 @@ class ImageSplit:
         """Return the samples at ``indices``, in that order, without copying images."""
         return ImageSplit(self.images, self.rows[indices], self.y[indices], self.transform)
 
-    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a batch for each chunk of indices."""
+        if present_reading().workers:
+            yield from read_batches(self._read, chunks, seed)
+            return
         for chunk in chunks:
-            rows = self.rows.index_select(0, chunk)
-            yield self.transform(self.images[rows.numpy()]), self.y.index_select(0, chunk)
+            yield self._read(chunk)
+
+    def _read(self, indices: Tensor | list[int]) -> tuple[Tensor, Tensor]:
+        chunk = torch.as_tensor(indices)
+        rows = self.rows.index_select(0, chunk)
+        return self.transform(self.images[rows.numpy()]), self.y.index_select(0, chunk)
 
 
 @dataclass(eq=False)
@@ -120,11 +128,13 @@ class DatasetSplit:
         """Return the samples at ``indices``, in that order."""
         return DatasetSplit(Subset(self.dataset, indices.tolist()), self.where, self.classes)
 
-    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a batch for each chunk of indices."""
-        indices = [chunk.tolist() for chunk in chunks]
-        # Without a generator of its own, a DataLoader draws from the global one at each iteration.
-        yield from DataLoader(self.dataset, batch_sampler=indices, collate_fn=self._collate, generator=generator)
+    def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a batch for each chunk of indices; what the Dataset draws is seeded for each."""
+        yield from read_batches(self._read, chunks, seed)
+
+    def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        together = getattr(self.dataset, "__getitems__", None)  # as a DataLoader reads
+        return self._collate(together(indices) if together else [self.dataset[index] for index in indices])
 
     def _collate(self, samples: list[Any]) -> tuple[Tensor, Tensor]:
         first = samples[0]

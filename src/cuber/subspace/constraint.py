@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from cuber.subspace.gram import Gram, complement
-from cuber.subspace.precision import in_float64
 from cuber.subspace.memory import BACKWARD_TRANSFER, LayerMemory, LearnedScaling, columns
+from cuber.subspace.precision import in_float64
 
 CLEARLY_FEWER = 0.9
 """The complement is used where it has at most this share of the columns: it takes up memory of its own."""
