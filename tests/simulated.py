@@ -126,4 +126,6 @@ def register() -> torch.device:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _setup_privateuseone_for_python_backend(NAME)
+    # Where torch moves a model to a device of its own, each parameter stays the same object.
+    torch.__future__.set_swap_module_params_on_conversion(True)
     return torch.device(NAME, 0)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cuber.errors import CuberError
+from cuber.streams.reading import present_reading, read_batches
 from cuber.streams.splits import DatasetSplit, Split
 
 READ_AHEAD = 512
@@ -39,7 +40,10 @@ class JointSplit:
         """Yield a batch for each chunk of indices."""
         # A Dataset may draw random numbers, so it is read batch by batch: a resumed run then draws the same ones.
         may_draw = any(isinstance(split, DatasetSplit) for split in self.splits)
-        together = 1 if may_draw else max(1, READ_AHEAD // len(chunks[0]))
+        if may_draw or present_reading().workers:
+            yield from read_batches(self._read, chunks, seed)
+            return
+        together = max(1, READ_AHEAD // len(chunks[0]))
         groups = [chunks[start : start + together] for start in range(0, len(chunks), together)]
         selected = [self._by_task(torch.cat(list(group))) for group in groups]
         readers = [
@@ -47,20 +51,30 @@ class JointSplit:
             for task, split in enumerate(self.splits)
         ]
         for group, (tasks, own) in zip(groups, selected, strict=True):
-            batches = [next(readers[task]) for task in own]
-            try:
-                x, y = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
-            except RuntimeError as error:
-                raise _do_not_mix(" ".join(str(error).split())) from error
+            x, y = _mixed([next(readers[task]) for task in own])
             places = tasks.argsort(stable=True).argsort()  # from the order of the tasks to that of the chunks
             sizes = [len(chunk) for chunk in group]
             for place, task in zip(places.split(sizes), tasks.split(sizes), strict=True):
                 yield x[place], y[place], task
 
+    def _read(self, indices: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        tasks, own = self._by_task(torch.tensor(indices))
+        x, y = _mixed([self.splits[task].read(rows) for task, rows in own.items()])
+        places = tasks.argsort(stable=True).argsort()
+        return x[places], y[places], tasks
+
     def _by_task(self, indices: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
         """Return the task of each index, and the indices into the split of each task that occurs."""
         tasks = torch.searchsorted(self._ends, indices, right=True)
         return tasks, {task: indices[tasks == task] - self._begins[task] for task in tasks.unique().tolist()}
+
+
+def _mixed(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Concatenate the batches of several tasks."""
+    try:
+        return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+    except RuntimeError as error:
+        raise _do_not_mix(" ".join(str(error).split())) from error
 
 
 def _do_not_mix(reason: str) -> CuberError:

@@ -40,8 +40,11 @@ class TensorSplit:
 
     def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a batch for each chunk of indices."""
-        for chunk in chunks:
-            yield scale_bytes(self.x.index_select(0, chunk)), self.y.index_select(0, chunk)
+        return map(self.read, chunks)
+
+    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one batch."""
+        return scale_bytes(self.x.index_select(0, indices)), self.y.index_select(0, indices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +101,10 @@ class ImageSplit:
 
     def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a batch for each chunk of indices."""
-        if present_reading().workers:
-            yield from read_batches(self._read, chunks, seed)
-            return
-        for chunk in chunks:
-            yield self._read(chunk)
+        return read_batches(self.read, chunks, seed) if present_reading().workers else map(self.read, chunks)
 
-    def _read(self, indices: Tensor | list[int]) -> tuple[Tensor, Tensor]:
+    def read(self, indices: Tensor | list[int]) -> tuple[Tensor, Tensor]:
+        """Return one batch."""
         chunk = torch.as_tensor(indices)
         rows = self.rows.index_select(0, chunk)
         return self.transform(self.images[rows.numpy()]), self.y.index_select(0, chunk)
@@ -130,11 +130,13 @@ class DatasetSplit:
 
     def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a batch for each chunk of indices; what the Dataset draws is seeded for each."""
-        yield from read_batches(self._read, chunks, seed)
+        return read_batches(self.read, chunks, seed)
 
-    def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+    def read(self, indices: Tensor | list[int]) -> tuple[Tensor, Tensor]:
+        """Return one batch, with random numbers as they come."""
+        which = indices.tolist() if isinstance(indices, Tensor) else indices
         together = getattr(self.dataset, "__getitems__", None)  # as a DataLoader reads
-        return self._collate(together(indices) if together else [self.dataset[index] for index in indices])
+        return self._collate(together(which) if together else [self.dataset[index] for index in which])
 
     def _collate(self, samples: list[Any]) -> tuple[Tensor, Tensor]:
         first = samples[0]
