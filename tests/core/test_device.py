@@ -47,7 +47,10 @@ def test_cuda_means_all_gpus_of_a_grid_and_none_is_named_twice(two_gpus: None) -
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("cuda:9", f"there is no device 'cuda:9' on this machine: choose one of {', '.join(HERE)}, or auto"),
+        (
+            "cuda:9",
+            f"there is no device 'cuda:9' on this machine, only {', '.join(HERE)}: choose one of these, or auto",
+        ),
         ("gpu", "device must be cpu, cuda, cuda:1 (or another number), mps or auto, not 'gpu'"),
         ("", "device must be cpu, cuda, cuda:1 (or another number), mps or auto, not ''"),
     ],

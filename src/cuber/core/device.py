@@ -30,7 +30,9 @@ def find_device(name: str) -> torch.device:
     if name == AUTO:
         return torch.device(there[0])
     if name not in (*there, *(["cuda"] if "cuda:0" in there else [])):
-        raise CuberError(f"there is no device '{name}' on this machine: choose one of {', '.join(there)}, or auto")
+        raise CuberError(
+            f"there is no device '{name}' on this machine, only {', '.join(there)}: choose one of these, or auto"
+        )
     return torch.device("cuda:0" if name == "cuda" else name)
 
 
