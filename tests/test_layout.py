@@ -70,7 +70,7 @@ def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
 
 
 def test_the_mathematics_needs_nothing_but_torch() -> None:
-    standard = {"__future__", "collections", "dataclasses", "typing", "math", "functools", "itertools"}
+    standard = {"__future__", "collections", "contextlib", "dataclasses", "typing", "math", "functools", "itertools"}
     for path in FILES:
         if package_of(path) == "subspace":
             assert {name.split(".")[0] for name in imports(path)} <= standard | {"torch", "cuber"}, path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import torch
 import cuber
 from cuber.cli.main import main
 from cuber.errors import CuberError
+from cuber.subspace import full_precision
 from cuber.training import forward
-from cuber.training.forward import PROBE, check_precision, probe_failure
+from cuber.training.forward import PROBE, check_precision, float32_products, probe_failure
 from tests.training import small
 
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
@@ -86,3 +88,35 @@ def test_a_refused_precision_leaves_nothing_behind(
     assert (exit.value.code, captured.out, captured.err.count("\n")) == (2, "", 1)
     assert captured.err.startswith("cuber: precision 'bf16' does not work on this machine")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tf32_is_refused_where_it_would_do_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(["run", "split-digits", "--precision", "tf32", "--out", str(tmp_path / "run")])
+    captured = capsys.readouterr()
+    sentence = "precision 'tf32' has no effect on cpu, only on NVIDIA GPUs since Ampere: use float32 or bf16"
+    assert (exit.value.code, captured.out, captured.err) == (2, "", f"cuber: {sentence}\n")
+    assert list(tmp_path.iterdir()) == []
+    for capability, works in (((7, 5), False), ((8, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        with nullcontext() if works else pytest.raises(CuberError, match="no effect on cuda:0"):
+            check_precision("tf32", torch.device("cuda:0"))
+
+
+@pytest.mark.parametrize("by_user", ["highest", "high"])
+def test_what_protects_old_tasks_is_never_rounded_to_tf32(by_user: str) -> None:
+    gpu, convolutions = torch.device("cuda"), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision(by_user)
+    try:
+        for precision, expected in (("tf32", "high"), ("float32", "highest"), ("bf16", "highest")):
+            with float32_products(precision):
+                assert torch.get_float32_matmul_precision() == expected
+                assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+                with full_precision(gpu):
+                    assert torch.get_float32_matmul_precision() == "highest"
+            assert torch.get_float32_matmul_precision() == by_user
+            assert torch.backends.cudnn.allow_tf32 == convolutions
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -89,7 +89,7 @@ def test_laws(losses, patience, factor, floor):
         ({"lr": "fast"}, "lr must be a number above 0, not 'fast'"),
         ({"factor": 1.0}, "factor must be a number above 1, not 1.0"),
         ({"floor": 0}, "floor must be a number above 0, not 0"),
-        ({"precision": "fp16"}, r"no precision 'fp16'; did you mean 'bf16'\? \(known: float32, bf16\)"),
+        ({"precision": "fp16"}, r"no precision 'fp16'; did you mean 'bf16'\? \(known: float32, bf16, tf32\)"),
         ({"precision": ["bf16"]}, "there is no precision"),
         ({"compile": 1}, "compile must be true or false, not 1"),
     ],

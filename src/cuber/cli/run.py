@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,17 +20,21 @@ from cuber.errors import CuberError
 from cuber.training.config import training_options
 
 if TYPE_CHECKING:
+    import torch
+
     from cuber.experiments.grid import Cell
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 DATA_DIR: Any = typer.Option(None, metavar="DIR", help="Datasets directory (default: CUBER_DATA, or the user's cache).")
+DEVICE: Any = typer.Option(None, help="cpu, cuda, cuda:1, mps, or auto for the best one there is (default: cpu).")
 FIELDS: dict[str, tuple[type, Any]] = {
     "tasks": (int, typer.Option(None, help="Number of tasks to run (default: all).")),
     "train_per_task": (int, typer.Option(None, help="Maximum number of training samples per task.")),
     "test_per_task": (int, typer.Option(None, help="Maximum number of test samples per task.")),
     "protocol": (str, typer.Option(None, help="paper or code, where they differ; for the digits, usual or paper.")),
     "data_dir": (str, DATA_DIR),
+    "workers": (int, typer.Option(None, min=0, help="Processes that read images from disk (default: 0, this one).")),
 }
 """Fields of an Experiment that are options of every command that runs some."""
 STREAM_OPTIONS: dict[str, tuple[type, Any]] = {
@@ -87,6 +91,7 @@ def run(
     ),
     log: list[str] = typer.Option([], metavar="NAME", help="Also log to tensorboard, wandb or mlflow."),
     threads: int | None = typer.Option(None, help="Number of threads for torch."),
+    device: str | None = DEVICE,
     theory: bool = typer.Option(
         False, "--theory", help="Record how far the theorems' conditions are met (cuber only)."
     ),
@@ -110,7 +115,8 @@ def run(
     if not is_first:
         warnings.simplefilter("ignore")
     chosen = {name: read_value(text) for name, text in parse_settings(settings).items()}
-    experiment = Experiment(benchmark, method, seed, settings=chosen, threads=threads, **chosen_fields(fields))
+    fields.update(threads=threads, device=device)
+    experiment = Experiment(benchmark, method, seed, settings=chosen, **chosen_fields(fields))
     directory = None
     if out is None:
         for option, value in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", log)):
@@ -147,6 +153,9 @@ def grid(
     out: str = typer.Option("runs", metavar="DIR", help="Directory of the run directories."),
     jobs: int = typer.Option(1, min=1, help="Number of runs at a time."),
     threads: int | None = typer.Option(None, help="Threads of each new run (default: cores divided by jobs)."),
+    device: str | None = typer.Option(
+        None, help="As for cuber run; several, as in cuda:0,cuda:1, share the runs, and cuda means all GPUs."
+    ),
     settings: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE,...", help="Hyper-parameter of the methods that have it; each value is tried."
     ),
@@ -156,6 +165,7 @@ def grid(
 ) -> None:
     """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
     from cuber.core import distributed
+    from cuber.core.device import find_devices
     from cuber.experiments.campaign import FAILED, REFUSED, STOPPED
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
@@ -175,7 +185,8 @@ def grid(
         # An empty text, as from an unset variable of a shell, is not replaced by the default.
         methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
         cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
-    states = run_cells(with_threads(cells, jobs, threads), Path(out), jobs, retry=retry, fresh=fresh)
+    cells, devices = with_threads(cells, jobs, threads), find_devices(device) if device is not None else []
+    states = run_cells(cells, Path(out), jobs, retry=retry, fresh=fresh, devices=devices)
     if STOPPED in states:
         sys.exit(128 + signal.SIGTERM)
     if states & {FAILED, REFUSED}:
@@ -193,16 +204,25 @@ def with_threads(cells: list[Cell], jobs: int, threads: int | None = None) -> li
     ]
 
 
-def run_cells(cells: list[Cell], out: Path, jobs: int, *, retry: bool = False, fresh: bool = False) -> set[str]:
+def run_cells(
+    cells: list[Cell],
+    out: Path,
+    jobs: int,
+    *,
+    retry: bool = False,
+    fresh: bool = False,
+    devices: Sequence[torch.device] = (),
+) -> set[str]:
     """Run the experiments of a grid, each in its own process, show their progress, and return the states at the end."""
     from rich.console import Console
 
     from cuber.experiments.campaign import run_grid
+    from cuber.experiments.devices import OnDevices
     from cuber.experiments.processes import LocalProcesses
     from cuber.report.live import GridLines, GridTable
     from cuber.report.terminal import show_outcome
 
-    console, executor = Console(), LocalProcesses(jobs)
+    console, executor = Console(), OnDevices(jobs, devices) if devices else LocalProcesses(jobs)
     signal.signal(signal.SIGTERM, lambda *_: executor.stop())
     with (GridTable if console.is_terminal else GridLines)(console) as watch:
         try:

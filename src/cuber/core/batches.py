@@ -117,8 +117,10 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
 
 
 def to(batch: Batch, device: torch.device) -> Batch:
-    """Move a batch to a device."""
-    return map_tensors(batch, lambda tensor: tensor.to(device))
+    """Move a batch to a device; what is in pinned memory while the program goes on."""
+    if device.type != "cuda":
+        return map_tensors(batch, lambda tensor: tensor.to(device))
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
 
 
 class Round(NamedTuple):

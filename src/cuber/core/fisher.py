@@ -31,6 +31,7 @@ from cuber.layers import (
 )
 from cuber.layers.per_sample import BYTES
 from cuber.networks.heads import head_parameters
+from cuber.subspace import in_float64
 
 Loss = Callable[[Batch], Tensor]
 
@@ -85,7 +86,7 @@ class _Fisher:
         uses = self._uses(batch)
         strength = torch.zeros(batches.size(batch), dtype=torch.float64)
         for use in (use for of_layer in uses.values() for use in of_layer if use.is_clear()):
-            strength += use.gradient.reshape(len(strength), -1).double().norm(dim=1).cpu()
+            strength += in_float64(use.gradient.reshape(len(strength), -1)).norm(dim=1).cpu()
         for sample in strength.argsort(descending=True)[: TRIED[1]].tolist():
             with self._samples_apart(batch):
                 alone = self._gradients(batch, sample, list(self.names))

@@ -7,7 +7,7 @@ that an optimizer has moved along protected directions are moved back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from cuber.core import distributed
 from cuber.errors import CuberError
 from cuber.layers.protected import ProtectedLayer
+from cuber.subspace import full_precision
 
 if TYPE_CHECKING:
     from cuber.core.learner import Method
@@ -202,13 +203,6 @@ def _average_gradients(parameters: Sequence[nn.Parameter], weight: float | None 
     own = [None if p.grad is None else p.grad * weight for p in parameters]
     for parameter, gradient in zip(parameters, distributed.sum_present(own, parameters), strict=True):
         parameter.grad = gradient
-
-
-def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context without autocast, for products that protect old tasks."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
 
 
 def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:

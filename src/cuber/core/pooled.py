@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
-from cuber.core.optimizer_hooks import OptimizerHooks, full_precision
+from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.settings import PerLayer, setting
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, observed
@@ -33,6 +33,7 @@ from cuber.subspace import (
     Penalty,
     Regime,
     Scaling,
+    full_precision,
     supports_of,
 )
 
@@ -148,7 +149,8 @@ class PooledMethod(LayerwiseMethod):
     def on_weights_restored(self) -> None:
         for name, layer in self.layers.items():
             if (constraint := layer.constraint) and self.anchors[name].target is not self.anchors[name].start:
-                self.anchors[name].hold(layer.matrix().detach(), constraint.free_columns, constraint.basis)
+                with full_precision(self.device):
+                    self.anchors[name].hold(layer.matrix().detach(), constraint.free_columns, constraint.basis)
             layer.backend.after_step(None)
 
     def on_task_left(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from cuber import training
+from cuber.core.device import check_name, find_device
 from cuber.core.settings import Setting, check_values, is_number, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
@@ -24,6 +25,7 @@ from cuber.training.randomness import check_seed
 NUMBERS = {
     "tasks": Setting("number of tasks"),  # the stream knows how many there are
     "threads": Setting("threads for torch", low=1, high=1024),
+    "workers": Setting("processes that read data", low=0, high=1024),
     "train_per_task": Setting("training samples per task", low=1),
     "test_per_task": Setting("test samples per task", low=1),
 }
@@ -40,7 +42,7 @@ def _add_training_fields(cls: type) -> type:
 @dataclass(frozen=True)
 @_add_training_fields
 class Experiment:
-    """Everything that decides a result, validated; None: as the benchmark has it.
+    """Everything that decides a result, and how to compute it, validated; None: as the benchmark has it.
 
     Besides the fields below it has those of TrainingConfig, such as ``epochs`` and ``lr``. ``settings`` are those of
     the method, and ``options`` those of the stream.
@@ -52,6 +54,8 @@ class Experiment:
     tasks: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     threads: int | None = None
+    device: str | None = None
+    workers: int | None = None
     train_per_task: int | None = None
     test_per_task: int | None = None
     protocol: str | None = None
@@ -70,6 +74,8 @@ class Experiment:
             value = getattr(self, name)
             if value is not None and not (is_number(value, whole=True) and limits.low <= value <= limits.high):
                 raise CuberError(f"{name} must be {limits.describe(0)}, not {short(value)}")
+        if self.device is not None:
+            check_name(self.device)
         if self.benchmark not in BENCHMARKS:
             raise unknown("benchmark", self.benchmark, BENCHMARKS)
         find_method(self.method)
@@ -158,10 +164,11 @@ def run(
         directory: Where to keep the run; a run that was stopped is resumed, a finished one is only read.
         theory: Also record how far the conditions of the theorems are met.
     """
+    device = find_device(experiment.device or "cpu")
     stream = experiment.stream()
     with seeded(derive(experiment.seed, "network")):
         model = experiment.preset.network(stream)
-    learner = experiment.method_class(model, **experiment.method_settings())
+    learner = experiment.method_class(model.to(device), **experiment.method_settings())
     with limited(experiment.threads or experiment.preset.threads):
         return learn(
             learner,
@@ -171,6 +178,7 @@ def run(
             directory=directory,
             about=experiment.about(),
             observer=training.TheoryRecorder(learner) if theory else None,
+            workers=experiment.workers or 0,
             **dataclasses.asdict(experiment.training()),
         )
 

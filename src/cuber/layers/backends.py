@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional
 
-from cuber.subspace import Constraint, Scaling
+from cuber.subspace import Constraint, Scaling, full_precision, in_float64
 
 if TYPE_CHECKING:
     from cuber.layers.protected import ProtectedLayer
@@ -185,7 +185,7 @@ class FastBackend(PlainBackend):
         """What the scaling multiplies along the free columns, f x q; None: it multiplies these columns themselves."""
         if scaling is None or constraint is None or not scaling.matrix.requires_grad:
             return
-        with torch.autocast(scaling.basis.device.type, enabled=False):  # tasks are also shown inside an autocast
+        with full_precision(scaling.basis.device):  # tasks are also shown inside an autocast
             self._read = scaling.read(constraint.anchor.start.to(scaling.basis))
             if not len(constraint.free_columns):
                 return
@@ -301,7 +301,7 @@ class FastBackend(PlainBackend):
         probe = self._probes.anywhere.to(factors.rows)
         found = self._times(self.layer.gradients(), probe)
         expected = factors.delta.mT.mv(factors.rows.mv(probe))
-        both = torch.stack([found, expected]).double()
+        both = in_float64(torch.stack([found, expected]))
         (size, product), (_, expected_size) = (both @ both.mT).tolist()
         if not size * expected_size > 0:
             return None, 0.0

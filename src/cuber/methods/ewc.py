@@ -25,6 +25,7 @@ from cuber.core.optimizer_hooks import parameters_of
 from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import evaluation_mode
+from cuber.subspace import in_float64
 
 
 @dataclass(eq=False, repr=False)
@@ -127,7 +128,7 @@ class EWC(Method):
             share = torch.where(values > 0, values / self.importance[name], 0.0)
             offset = weights - self.center[name]
             self.center[name] = self.center[name] + share * offset
-            self.constant += float((before * share * offset.square()).double().sum())
+            self.constant += float(in_float64(before * share * offset.square()).sum())
 
     @torch.no_grad()
     def draw_labels(self, samples: list[Batch]) -> list[Batch]:

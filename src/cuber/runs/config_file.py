@@ -67,6 +67,11 @@ def differences(before: Config, now: Config) -> dict[str, str]:
     }
 
 
+def decides(name: str) -> bool:
+    """Return whether a value decides the result but for its last bits: not the machine, and not the device."""
+    return not name.startswith("machine.") and name != "experiment.device"
+
+
 def listed(sentences: list[str]) -> str:
     """Join sentences, shortened after the first few.
 

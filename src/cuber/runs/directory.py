@@ -23,7 +23,7 @@ from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import SERVICE_FILES, CsvFile, JsonLines, Logger
 from cuber.runs.checkpoint import Checkpoints
-from cuber.runs.config_file import CONFIG, Config, differences, listed, read_config, ready_for_toml
+from cuber.runs.config_file import CONFIG, Config, decides, differences, listed, read_config, ready_for_toml
 from cuber.runs.files import write_atomically
 from cuber.runs.lock import LOCK, RefusedError, acquire
 from cuber.runs.result import FILE_NAME, Result, UnwrittenResultError
@@ -166,7 +166,7 @@ class RunDirectory:
     def _compare(self, config: dict[str, dict[str, Any]]) -> None:
         """Refuse another configuration; warn of another machine."""
         changed = differences(read_config(self.path), config)
-        decisive = [sentence for name, sentence in changed.items() if not name.startswith("machine.")]
+        decisive = [sentence for name, sentence in changed.items() if decides(name)]
         if decisive:
             raise RefusedError(
                 f"{self.path} holds a run with another configuration: {listed(decisive)}; "

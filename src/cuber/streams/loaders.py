@@ -10,6 +10,7 @@ from torch import Tensor
 from cuber.core import distributed
 from cuber.core.distributed import Share
 from cuber.errors import CuberError
+from cuber.streams.reading import present_reading, read_batches
 from cuber.streams.splits import DatasetSplit, Split
 
 READ_AHEAD = 512
@@ -37,32 +38,45 @@ class JointSplit:
         """Return the samples at ``indices``, one split per task."""
         return {task: self.splits[task].subset(own) for task, own in self._by_task(indices)[1].items()}
 
-    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield a batch for each chunk of indices."""
         # A Dataset may draw random numbers, so it is read batch by batch: a resumed run then draws the same ones.
         may_draw = any(isinstance(split, DatasetSplit) for split in self.splits)
-        together = 1 if may_draw else max(1, READ_AHEAD // len(chunks[0]))
+        if may_draw or present_reading().workers:
+            yield from read_batches(self._read, chunks, seed)
+            return
+        together = max(1, READ_AHEAD // len(chunks[0]))
         groups = [chunks[start : start + together] for start in range(0, len(chunks), together)]
         selected = [self._by_task(torch.cat(list(group))) for group in groups]
         readers = [
-            split.batches([own[task] for _, own in selected if task in own], generator)
+            split.batches([own[task] for _, own in selected if task in own], seed)
             for task, split in enumerate(self.splits)
         ]
         for group, (tasks, own) in zip(groups, selected, strict=True):
-            batches = [next(readers[task]) for task in own]
-            try:
-                x, y = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
-            except RuntimeError as error:
-                raise _do_not_mix(" ".join(str(error).split())) from error
+            x, y = _mixed([next(readers[task]) for task in own])
             places = tasks.argsort(stable=True).argsort()  # from the order of the tasks to that of the chunks
             sizes = [len(chunk) for chunk in group]
             for place, task in zip(places.split(sizes), tasks.split(sizes), strict=True):
                 yield x[place], y[place], task
 
+    def _read(self, indices: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        tasks, own = self._by_task(torch.tensor(indices))
+        x, y = _mixed([self.splits[task].read(rows) for task, rows in own.items()])
+        places = tasks.argsort(stable=True).argsort()
+        return x[places], y[places], tasks
+
     def _by_task(self, indices: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
         """Return the task of each index, and the indices into the split of each task that occurs."""
         tasks = torch.searchsorted(self._ends, indices, right=True)
         return tasks, {task: indices[tasks == task] - self._begins[task] for task in tasks.unique().tolist()}
+
+
+def _mixed(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Concatenate the batches of several tasks."""
+    try:
+        return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+    except RuntimeError as error:
+        raise _do_not_mix(" ".join(str(error).split())) from error
 
 
 def _do_not_mix(reason: str) -> CuberError:
@@ -97,8 +111,6 @@ class ShuffledLoader(_Loader):
     ) -> None:
         super().__init__(split, batch_size, shared=shared)
         self.generator = generator
-        # A DataLoader draws from its generator; with a separate one, Datasets and tensors have the same order.
-        self._workers = torch.Generator().manual_seed(generator.initial_seed())
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         return self.batches()
@@ -106,10 +118,13 @@ class ShuffledLoader(_Loader):
     def batches(self, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Draw a new order and yield its batches, starting with number ``first``."""
         order = torch.randperm(len(self.split), generator=self.generator)
+        after = torch.Generator()
+        after.set_state(self.generator.get_state())  # a copy: with Datasets and tensors, the same orders follow
+        seed = int(torch.randint(2**62, (), generator=after))
         chunks = self._chunks(order)[first:]
         if self.shared:
             chunks = [chunk[distributed.share(len(chunk)).part] for chunk in chunks]
-        return self.split.batches(chunks, self._workers)
+        return self.split.batches(chunks, seed)
 
     def share(self, step: int) -> tuple[int, Share]:
         """Return the size of the whole batch of a step, and the share of this process in it."""
@@ -138,4 +153,4 @@ class FixedLoader(_Loader):
         if self.shared:
             shares = [(chunk, distributed.share(len(chunk))) for chunk in chunks]
             chunks = [chunk[own.part] for chunk, own in shares if own.weight]
-        return self.split.batches(chunks, generator)
+        return self.split.batches(chunks, self.seed or 0)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from cuber.errors import CuberError
+from cuber.streams.reading import present_reading, read_batches
 
 Data = Any
 """Accepted by :func:`as_split`: ``(x, y)`` of tensors or arrays, a torch Dataset of such pairs, or a split."""
@@ -37,10 +38,13 @@ class TensorSplit:
         """Return the samples at ``indices``, in that order."""
         return TensorSplit(self.x[indices], self.y[indices])
 
-    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a batch for each chunk of indices."""
-        for chunk in chunks:
-            yield scale_bytes(self.x.index_select(0, chunk)), self.y.index_select(0, chunk)
+        return map(self.read, chunks)
+
+    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one batch."""
+        return scale_bytes(self.x.index_select(0, indices)), self.y.index_select(0, indices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +99,15 @@ class ImageSplit:
         """Return the samples at ``indices``, in that order, without copying images."""
         return ImageSplit(self.images, self.rows[indices], self.y[indices], self.transform)
 
-    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a batch for each chunk of indices."""
-        for chunk in chunks:
-            rows = self.rows.index_select(0, chunk)
-            yield self.transform(self.images[rows.numpy()]), self.y.index_select(0, chunk)
+        return read_batches(self.read, chunks, seed) if present_reading().workers else map(self.read, chunks)
+
+    def read(self, indices: Tensor | list[int]) -> tuple[Tensor, Tensor]:
+        """Return one batch."""
+        chunk = torch.as_tensor(indices)
+        rows = self.rows.index_select(0, chunk)
+        return self.transform(self.images[rows.numpy()]), self.y.index_select(0, chunk)
 
 
 @dataclass(eq=False)
@@ -120,11 +128,15 @@ class DatasetSplit:
         """Return the samples at ``indices``, in that order."""
         return DatasetSplit(Subset(self.dataset, indices.tolist()), self.where, self.classes)
 
-    def batches(self, chunks: Sequence[Tensor], generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a batch for each chunk of indices."""
-        indices = [chunk.tolist() for chunk in chunks]
-        # Without a generator of its own, a DataLoader draws from the global one at each iteration.
-        yield from DataLoader(self.dataset, batch_sampler=indices, collate_fn=self._collate, generator=generator)
+    def batches(self, chunks: Sequence[Tensor], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a batch for each chunk of indices; what the Dataset draws is seeded for each."""
+        return read_batches(self.read, chunks, seed)
+
+    def read(self, indices: Tensor | list[int]) -> tuple[Tensor, Tensor]:
+        """Return one batch, with random numbers as they come."""
+        which = indices.tolist() if isinstance(indices, Tensor) else indices
+        together = getattr(self.dataset, "__getitems__", None)  # as a DataLoader reads
+        return self._collate(together(which) if together else [self.dataset[index] for index in which])
 
     def _collate(self, samples: list[Any]) -> tuple[Tensor, Tensor]:
         first = samples[0]

@@ -16,7 +16,7 @@ from cuber.subspace.constraint import (
     make_penalty,
     supports_of,
 )
-from cuber.subspace.gram import NUMBERS_AT_ONCE, Gram, complement, in_float64
+from cuber.subspace.gram import NUMBERS_AT_ONCE, Gram, complement
 from cuber.subspace.memory import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
@@ -28,6 +28,7 @@ from cuber.subspace.memory import (
     PrunedGradient,
     Regime,
 )
+from cuber.subspace.precision import full_precision, has_float64, in_float64
 from cuber.subspace.quadratic import QuadraticModel
 
 __all__ = [
@@ -52,6 +53,8 @@ __all__ = [
     "SquaredPenalty",
     "complement",
     "energy_weights",
+    "full_precision",
+    "has_float64",
     "in_float64",
     "make_penalty",
     "supports_of",

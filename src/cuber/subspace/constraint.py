@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from cuber.subspace.gram import Gram, complement, in_float64
+from cuber.subspace.gram import Gram, complement
 from cuber.subspace.memory import BACKWARD_TRANSFER, LayerMemory, LearnedScaling, columns
+from cuber.subspace.precision import in_float64
 from cuber.subspace.quadratic import SoftProjector
 
 CLEARLY_FEWER = 0.9

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cuber.subspace.precision import in_float64
+
 NUMBERS_AT_ONCE = 2**21
 """Numbers converted to float64 at a time: enough for fast products, few enough not to fill memory."""
 
@@ -151,9 +153,3 @@ def _descending(symmetric: Tensor) -> tuple[Tensor, Tensor]:
 def complement(basis: Tensor) -> Tensor:
     """Return an orthonormal basis (d x (d - K)) of everything orthogonal to ``basis``."""
     return torch.linalg.qr(in_float64(basis), mode="complete").Q[:, basis.shape[1] :].to(basis)
-
-
-def in_float64(tensor: Tensor) -> Tensor:
-    """Return the tensor in float64; on the CPU where its device has none (Apple's GPUs)."""
-    place = "cpu" if tensor.device.type == "mps" else tensor.device
-    return tensor.detach().to(place, torch.float64)

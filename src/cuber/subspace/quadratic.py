@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cuber.subspace.precision import in_float64
+
 NEGLIGIBLE = 0.01
 """Curvatures below this share of lam are dropped: an update along them would lose less than this share."""
 SMALLEST_OUTPUT = 1e-3
@@ -55,7 +57,7 @@ class QuadraticModel:
             lam: with which the model will be used.
         """
         self.gradient = self.gradient + gradient.to(self.gradient)
-        moments, weight = moments.double(), weight.to(moments.device).double()
+        moments, weight = in_float64(moments), in_float64(weight)
         usual = len(weight) / len(moments) * float(moments.trace())
         size = max(float((weight @ moments * weight).sum()), SMALLEST_OUTPUT * usual)
         if not size > 0:

@@ -30,7 +30,11 @@ class TrainingConfig:
     factor: float = setting(2.0, "Divisor of lr when patience runs out.", low=1)
     floor: float = setting(1e-5, "With patience, a task ends when lr falls below this value.", low=0)
     evaluation_batch_size: int = setting(256, "Samples per batch in evaluation.", low=1)
-    precision: str = setting("float32", "Precision of forward passes: float32 or bf16.", choices=("float32", "bf16"))
+    precision: str = setting(
+        "float32",
+        "Precision of forward and backward passes: float32, bf16, or on NVIDIA GPUs tf32.",
+        choices=("float32", "bf16", "tf32"),
+    )
     compile: bool = setting(False, "Compile the forward pass of training steps with torch.compile.")
 
     def __post_init__(self) -> None:

@@ -76,6 +76,13 @@ def empty_result(trainer: Trainer) -> Result:
     )
 
 
+def add_device(result: Result, device: torch.device) -> None:
+    """Add the device that a run is resumed on to those that it ran on before."""
+    before = result.machine["device"]
+    if before.split(", ")[-1] != str(device):
+        result.machine["device"] = f"{before}, {device}"
+
+
 def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> Config:
     """Return the tables of ``config.toml``: all that decides a result, ``about`` included, and the machine."""
     machine = dict(result.machine)
@@ -172,7 +179,7 @@ def contents(stream: Stream) -> str:
             continue
         most = max(1, HASHED_NUMBERS // max(1, math.prod(split.shape)))
         chosen = torch.arange(0, len(split), 1 + (len(split) - 1) // most)
-        x, _ = next(iter(split.batches([chosen], torch.Generator())))
+        x, _ = next(iter(split.batches([chosen], 0)))
         for tensor in (x, split.y):
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(tensor.detach().cpu().resolve_neg().contiguous().view(torch.uint8).numpy().data)

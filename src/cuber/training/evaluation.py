@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from cuber.core import distributed
-from cuber.core.batches import device_of
+from cuber.core.batches import device_of, to
+from cuber.core.device import float64_zero
 from cuber.core.learner import LossFunction
 from cuber.layers import evaluation_mode
 from cuber.streams import FixedLoader, Split
@@ -54,16 +55,16 @@ def evaluate(
     """
     device = device_of(model)
     correct = torch.zeros((), dtype=torch.long, device=device)
-    loss = torch.zeros((), dtype=torch.float64, device=device)
+    loss = float64_zero(device)
     with evaluation_mode(model):
         loader = FixedLoader(split, batch_size, order)
         own = islice(loader, distributed.rank(), None, distributed.processes()) if shared else loader
         for x, y in own:
-            x, y = x.to(device), y.to(device)
+            x, y = to((x, y), device)
             output = model(x)
             correct += (output.argmax(1) == y).sum()
             if loss_fn is not None:
-                loss += loss_fn(output, y) * len(y)
+                loss += (loss_fn(output, y) * len(y)).to(loss)
     if shared:
         both = distributed.sum_tensors([correct, loss])
         correct, loss = both[0], both[1]

@@ -62,8 +62,12 @@ def probe_failure(dtype: torch.dtype, probe: str) -> str | None:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise a CuberError unless the precision works on this machine; only CPUs are tested."""
-    if precision == "float32" or device.type != "cpu":
+    """Raise a CuberError unless the precision works on this machine; bf16 is tried on CPUs only."""
+    if precision == "tf32" and not _has_tf32(device):
+        raise CuberError(
+            f"precision 'tf32' has no effect on {device}, only on NVIDIA GPUs since Ampere: use float32 or bf16"
+        )
+    if precision != "bf16" or device.type != "cpu":
         return
     failure = probe_failure(torch.bfloat16, PROBE)
     if failure is not None:
@@ -73,9 +77,27 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
+def _has_tf32(device: torch.device) -> bool:
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return nvidia and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """While open, products and convolutions of float32 on NVIDIA GPUs are rounded to TF32 or, by default, are not."""
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return a context manager in which forward passes are computed in a precision; weights keep their dtype."""
-    if precision == "float32":
+    if precision != "bf16":
         return nullcontext()
     try:
         return torch.autocast(device.type, torch.bfloat16)

@@ -15,12 +15,15 @@ from torch.optim import SGD
 
 from cuber.core import distributed
 from cuber.core.learner import LossFunction, Method
+from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import evaluation_mode
 from cuber.networks.heads import heads_of
 from cuber.runs.directory import RunDirectory
 from cuber.runs.result import Result
 from cuber.streams import FixedLoader, Stream, Task
+from cuber.streams.reading import reading
+from cuber.streams.splits import TensorSplit
 from cuber.training.config import TrainingConfig, training_options
 from cuber.training.forward import check_can_compile, check_precision
 from cuber.training.randomness import check_seed, derive, seeded
@@ -55,6 +58,7 @@ def learn(
     directory: RunDirectory | str | os.PathLike[str] | None = None,
     about: Mapping[str, Any] | None = None,
     observer: TheoryRecorder | None = None,
+    workers: int = 0,
     **training: Any,
 ) -> Result:
     """Learn the tasks of a stream one after another, and test all tasks seen after each.
@@ -70,6 +74,7 @@ def learn(
         directory: Write logs, checkpoints and the result there; the same call resumes a run that was stopped.
         about: More values for the run's ``config.toml`` that identify the data and the model.
         observer: Measures during training, as ``cuber.training.TheoryRecorder(method)`` does.
+        workers: Processes that read images on disk and torch Datasets; 0: this one. The result is the same.
         **training: See TrainingConfig.
 
     Raises:
@@ -85,6 +90,7 @@ def learn(
     check_seed(seed)
     check_fit(method, stream)
     check_precision(config.precision, method.device)
+    check_workers(workers, stream)
     if config.compile:
         check_can_compile(method)
     if observer is not None and distributed.is_active():
@@ -94,7 +100,8 @@ def learn(
         warnings.warn(f"{message}; stream.split(0.1) makes one", CuberWarning, stacklevel=2)
     was_training = method.model.training
     try:
-        with seeded(derive(seed, "learn"), method.device):
+        on_gpu = method.device.type == "cuda"
+        with seeded(derive(seed, "learn"), method.device), reading(workers, pinned=on_gpu):
             method.model.train()
             trainer = Trainer(method, stream, config, seed, optimizer, loss_fn, progress, observer)
             trainer.result.method = (about or {}).get("method", trainer.result.method)
@@ -103,6 +110,17 @@ def learn(
             return trainer.learn(directory, about or {})
     finally:
         method.model.train(was_training)
+
+
+def check_workers(workers: int, stream: Stream) -> None:
+    """Raise a CuberError unless the number is valid and there is something to do for so many processes."""
+    if not is_number(workers, whole=True) or workers < 0:
+        raise CuberError(f"workers must be a whole number of at least 0, not {short(workers)}")
+    splits = [split for task in stream for split in (task.train, task.validation, task.test) if split is not None]
+    if workers and all(isinstance(split, TensorSplit) for split in splits):
+        raise CuberError(
+            f"all samples of '{stream.name}' are in memory, so that workers={workers} has nothing to read: leave it out"
+        )
 
 
 def check_fit(learner: Method, stream: Stream) -> None:

@@ -25,10 +25,10 @@ from cuber.runs.lock import RefusedError
 from cuber.runs.result import Epoch, Result
 from cuber.streams import FixedLoader, ShuffledLoader, Split, Stream
 from cuber.training.config import TrainingConfig
-from cuber.training.describe import configuration, empty_result, pool_of, regimes_of
+from cuber.training.describe import add_device, configuration, empty_result, pool_of, regimes_of
 from cuber.training.early_stopping import EarlyStopping
 from cuber.training.evaluation import Score, evaluate
-from cuber.training.forward import autocast, compiling
+from cuber.training.forward import autocast, compiling, float32_products
 from cuber.training.progress import Progress, ProgressEvent
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
 from cuber.training.task_runs import TaskRun, task_runs
@@ -192,7 +192,7 @@ class Trainer:
         for batch in self.loader.batches(self.step):
             self.step += 1
             self.optimizer.zero_grad()
-            with self._compiled():
+            with self._compiled(), self._float32_products():
                 with self._autocast():
                     loss = self.learner.loss(batch)
                 loss.backward()
@@ -244,7 +244,7 @@ class Trainer:
     def _score(
         self, task: int | None, split: Split, loss_fn: LossFunction | None = None, order: int | None = None
     ) -> Score:
-        with self.learner.as_task(task) as model, self._autocast():
+        with self.learner.as_task(task) as model, self._float32_products(), self._autocast():
             return evaluate(model, split, self.config.evaluation_batch_size, loss_fn, order=order, shared=True)
 
     # Stopping, saving and loading
@@ -305,6 +305,7 @@ class Trainer:
     def _load(self, state: dict[str, Any]) -> dict[str, Any] | None:
         """Restore a checkpoint, but for the loop; return the state of the loop if it was saved within a task."""
         self._set_result(Result.from_dict(state["result"]))
+        add_device(self.result, self.learner.device)
         if state["trainer"] is not None:
             task_run = self.task_runs[len(self.result.history)]
             self.set_up(task_run)
@@ -351,6 +352,10 @@ class Trainer:
 
     def _autocast(self) -> AbstractContextManager[object]:
         return autocast(self.config.precision, self.learner.device)
+
+    def _float32_products(self) -> AbstractContextManager[object]:
+        """Also open during backward passes; all that protects old tasks is computed outside of it."""
+        return float32_products(self.config.precision) if self.learner.device.type == "cuda" else nullcontext()
 
     @property
     def _seconds(self) -> float:
