@@ -36,6 +36,15 @@ def test_auto_is_the_best_device_that_there_is(two_gpus: None, monkeypatch: pyte
     assert find_device("auto") == torch.device("cpu")
 
 
+def test_processes_of_torchrun_get_a_gpu_each(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert find_device("cuda") == torch.device("cuda:0")  # left over: torchrun sets more than that
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert find_device("cuda") == find_device("auto") == torch.device("cuda:1")
+    assert find_device("cuda:0") == torch.device("cuda:0")
+
+
 def test_cuda_means_all_gpus_of_a_grid_and_none_is_named_twice(two_gpus: None) -> None:
     assert list(map(str, find_devices("cuda"))) == ["cuda:0", "cuda:1"]
     assert list(map(str, find_devices("cuda:1, cpu"))) == ["cuda:1", "cpu"]

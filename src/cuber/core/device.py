@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from cuber.core import distributed
 from cuber.errors import CuberError
 from cuber.subspace import has_float64
 
@@ -24,16 +25,22 @@ def check_name(name: object) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of that name, for ``auto`` the first of cuda, mps and cpu; raise if it is not there."""
+    """Return the device of that name, for ``auto`` the first of cuda, mps and cpu; raise if it is not there.
+
+    Of several processes that ``torchrun`` has started on a machine, each gets a GPU of its own for ``cuda``.
+    """
     check_name(name)
     there = available_devices()
+    cuda = [one for one in there if one.startswith("cuda")]
+    if cuda and name in (AUTO, "cuda"):
+        return torch.device(cuda[distributed.local_rank() % len(cuda)])
     if name == AUTO:
         return torch.device(there[0])
-    if name not in (*there, *(["cuda"] if "cuda:0" in there else [])):
+    if name not in there:
         raise CuberError(
             f"there is no device '{name}' on this machine, only {', '.join(there)}: choose one of these, or auto"
         )
-    return torch.device("cuda:0" if name == "cuda" else name)
+    return torch.device(name)
 
 
 def find_devices(names: str) -> list[torch.device]:

@@ -273,6 +273,11 @@ def rank_from_environment() -> int | None:
     return int(os.environ["RANK"]) if all(name in os.environ for name in ENVIRONMENT) else None
 
 
+def local_rank() -> int:
+    """Return the number of this process among those that ``torchrun`` has started on this machine; else 0."""
+    return int(os.environ.get("LOCAL_RANK", 0)) if rank_from_environment() is not None else 0
+
+
 @contextmanager
 def group_from_environment() -> Iterator[None]:
     """While open, the processes that ``torchrun`` has started are one group; in a single process nothing happens."""
