@@ -164,10 +164,10 @@ def test_all_tasks_at_once_are_tested_once(tmp_path):
     assert run.state == FINISHED
 
 
-@pytest.mark.parametrize("name", ["config.toml", "error.json"])
-def test_other_damaged_files_are_named_too(tmp_path, name):
+@pytest.mark.parametrize(("name", "state"), [("config.toml", DAMAGED), ("error.json", FAILED)])
+def test_other_damaged_files_are_named_too(tmp_path, name, state):
     (run,) = load([write(tmp_path, config=CONFIG, **{name: "= ["})])
-    assert run.state == DAMAGED
+    assert run.state == state
     assert str(tmp_path / name) in run.reason
 
 

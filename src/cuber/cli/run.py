@@ -147,12 +147,15 @@ def run(
 
 @with_experiment_options("epochs")
 def grid(
+    context: typer.Context,
     what: list[str] = typer.Argument(metavar="BENCHMARK...", help="Benchmarks to learn; or one TOML file."),
     methods: str | None = typer.Option(None, help="Methods, as in cuber,trgp,gpm (default: cuber)."),
     seeds: str | None = typer.Option(None, help="Seeds, as in 0-4 or 0,2,5 (default: 0-4)."),
     out: str = typer.Option("runs", metavar="DIR", help="Directory of the run directories."),
-    jobs: int = typer.Option(1, min=1, help="Number of runs at a time."),
-    threads: int | None = typer.Option(None, help="Threads of each new run (default: cores divided by jobs)."),
+    jobs: int | None = typer.Option(None, min=1, help="Number of runs at a time (default: 1; with --on: all)."),
+    threads: int | None = typer.Option(
+        None, help="Threads of each new run (default: cores divided by jobs; with --on: 1)."
+    ),
     device: str | None = typer.Option(
         None, help="As for cuber run; several, as in cuda:0,cuda:1, share the runs, and cuda means all GPUs."
     ),
@@ -161,6 +164,10 @@ def grid(
     ),
     retry: bool = typer.Option(False, "--retry", help="Also run those that have failed before."),
     fresh: bool = typer.Option(False, "--fresh", help="Start all of them over."),
+    on: str | None = typer.Option(
+        None, metavar="ENGINE", help="Run on dask://HOST:PORT, ray://HOST:PORT, ray or slurm (default: here)."
+    ),
+    join: bool = typer.Option(False, "--join", help="Share the runs with other processes that have the same --out."),
     **fields: Any,
 ) -> None:
     """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
@@ -174,6 +181,10 @@ def grid(
         raise CuberError("cuber grid starts processes of its own: call it without torchrun, or use cuber run")
     if not out:
         raise CuberError("--out takes a directory, and '' is none")
+    if fresh and (on is not None or join):
+        raise CuberError("--fresh needs the runs for itself, without --on and --join: choose another --out instead")
+    if on is not None:
+        out = os.path.abspath(out)  # other machines have other working directories
     fixed = chosen_fields(fields)
     if len(what) == 1 and what[0].endswith(".toml"):
         several = {"methods": methods, "seeds": seeds, "settings": settings or None}
@@ -185,8 +196,14 @@ def grid(
         # An empty text, as from an unset variable of a shell, is not replaced by the default.
         methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
         cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
-    cells, devices = with_threads(cells, jobs, threads), find_devices(device) if device is not None else []
-    states = run_cells(cells, Path(out), jobs, retry=retry, fresh=fresh, devices=devices)
+    if on == "slurm":
+        submit_grid(context, Path(out), len(cells))
+        return
+    cells = with_threads(cells, (jobs or 1) if on is None else os.cpu_count() or 1, threads)
+    devices = find_devices(device) if device is not None and on is None else []
+    if device is not None and on is not None:  # workers find their own
+        cells = [dataclasses.replace(c, experiment=dataclasses.replace(c.experiment, device=device)) for c in cells]
+    states = run_cells(cells, Path(out), jobs, retry=retry, fresh=fresh, devices=devices, on=on, join=join)
     if STOPPED in states:
         sys.exit(128 + signal.SIGTERM)
     if states & {FAILED, REFUSED}:
@@ -207,32 +224,66 @@ def with_threads(cells: list[Cell], jobs: int, threads: int | None = None) -> li
 def run_cells(
     cells: list[Cell],
     out: Path,
-    jobs: int,
+    jobs: int | None,
     *,
     retry: bool = False,
     fresh: bool = False,
     devices: Sequence[torch.device] = (),
+    on: str | None = None,
+    join: bool = False,
 ) -> set[str]:
     """Run the experiments of a grid, each in its own process, show their progress, and return the states at the end."""
     from rich.console import Console
 
     from cuber.experiments.campaign import run_grid
     from cuber.experiments.devices import OnDevices
+    from cuber.experiments.engines import RemoteEngine, open_engine
     from cuber.experiments.processes import LocalProcesses
     from cuber.report.live import GridLines, GridTable
     from cuber.report.terminal import show_outcome
 
-    console, executor = Console(), OnDevices(jobs, devices) if devices else LocalProcesses(jobs)
+    jobs = jobs or (1 if on is None else None)
+    console = Console()
+    executor: LocalProcesses | RemoteEngine
+    if on is not None:
+        executor = open_engine(on, out)
+    else:
+        executor = OnDevices(jobs or 1, devices) if devices else LocalProcesses(jobs or 1)
+    options: dict[str, Any] = {"retry": retry, "fresh": fresh, "join": join or on is not None, "jobs": jobs}
     signal.signal(signal.SIGTERM, lambda *_: executor.stop())
     with (GridTable if console.is_terminal else GridLines)(console) as watch:
         try:
-            jobs_done = run_grid(cells, executor, retry=retry, fresh=fresh, watch=watch)
+            jobs_done = run_grid(cells, executor, watch=watch, **options)
         except BaseException:  # Ctrl-C, or the output was closed: all runs save and stop
             executor.stop(signal.SIGINT)
-            executor.shutdown()
             raise
+        finally:
+            executor.shutdown()
     show_outcome(jobs_done, out, console)
     return {job.state for job in jobs_done}
+
+
+def submit_grid(context: typer.Context, out: Path, runs: int) -> None:
+    """Submit the command of a grid to Slurm, as an array of ``cuber grid --join``."""
+    from cuber.experiments.engines.slurm import submit_array
+
+    given = {parameter.name: (parameter, context.params[parameter.name]) for parameter in context.command.params}
+    jobs, threads = given["jobs"][1], given["threads"][1]
+    if jobs is None:
+        raise CuberError("--on slurm needs --jobs: the number of array tasks, which divide the runs")
+    arguments: list[str] = []
+    for name, (parameter, value) in given.items():
+        if name in ("on", "jobs", "join", "out", "threads") or value in (None, False, (), []):
+            continue
+        values = [str(one) for one in (value if isinstance(value, list | tuple) else [value])]
+        if parameter.param_type_name == "argument":
+            arguments += values
+        else:
+            flag = parameter.opts[0]
+            arguments += [flag] if value is True else [f"{flag}={one}" for one in values]
+    arguments += [f"--out={out}", f"--threads={threads or 1}", "--join"]
+    job = submit_array(["grid", *arguments], out, jobs, threads or 1)
+    print(f"submitted job {job} to Slurm: {jobs} array tasks for {runs} runs; their output is in {out}")
 
 
 def _values(assignments: list[str]) -> dict[str, list[Any]]:

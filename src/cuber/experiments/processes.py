@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -23,6 +24,10 @@ from cuber.loggers import Logger
 from cuber.runs.directory import OUTPUT, RunDirectory
 from cuber.runs.lock import RefusedError
 
+START_ERRORS = (OSError, EOFError, MemoryError)
+"""EOFError: the server that forks processes died of one of the others."""
+PRELOADED = ["cuber.experiments.experiment", "torch._dynamo", "sklearn.datasets"]
+"""Imported once for all processes; torch imports _dynamo at the first step of an optimizer."""
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
@@ -75,47 +80,81 @@ class LocalProcesses(ThreadPoolExecutor):
         super().__init__(jobs)  # each thread waits for one process
         self._context: Any = multiprocessing.get_context(METHOD)
         if METHOD == "forkserver":
-            self._context.set_forkserver_preload(["cuber.experiments.experiment"])
+            self._context.set_forkserver_preload(PRELOADED)
         self._processes: set[BaseProcess] = set()
-        self._stopped = False
+        self.stopped = False
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a function in a process as soon as fewer than ``jobs`` are running."""
-        return super().submit(self._run, function, args, kwargs)
+        if METHOD == "forkserver":
+            from multiprocessing import forkserver
+
+            with ignored_interrupts():  # while it imports torch, Ctrl-C would print its traceback
+                forkserver.ensure_running()
+        try:
+            return super().submit(self._run, function, args, kwargs)
+        except RuntimeError as error:  # no more threads
+            raise CuberError(f"cannot start {self._max_workers} runs at a time ({error}): lower --jobs") from error
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Signal all processes to save and stop, and start no more."""
-        self._stopped = True
+        self.stopped = True
         for process in list(self._processes):
             if process.pid is not None and process.is_alive():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
     def _run(self, function: Any, args: Any, kwargs: Any) -> None:
-        if self._stopped:
+        if self.stopped:
             raise CancelledError
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(target=_call, args=(sender, function, args, kwargs))
-        process.start()
-        sender.close()
+        with sender:
+            try:
+                process.start()
+            except START_ERRORS as why:
+                receiver.close()
+                raise RunFailedError(f"its process could not be started ({str(why) or type(why).__name__})") from why
         self._processes.add(process)
-        if self._stopped:  # while the process was starting
+        if self.stopped:  # while the process was starting
             process.terminate()
         error: CuberError | None = None
         with receiver, contextlib.suppress(EOFError, OSError):  # EOFError: it ended without an error
             error = receiver.recv()
         process.join()
         self._processes.discard(process)
-        if process.exitcode and self._stopped:
+        if process.exitcode and self.stopped:
             raise KeyboardInterrupt
         if process.exitcode:
-            killed = f"was killed ({signal.Signals(-process.exitcode).name})" if process.exitcode < 0 else "failed"
-            raise error or RunFailedError(f"its process {killed}")
+            raise error or RunFailedError(describe_exit(process.exitcode))
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process ended that has reported nothing, by its exit code.
+
+    >>> describe_exit(-9)
+    'its process was killed (SIGKILL)'
+    """
+    return f"its process was killed ({signal.Signals(-code).name})" if code < 0 else "its process failed"
+
+
+@contextlib.contextmanager
+def ignored_interrupts() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C; threads other than the main one cannot arrange that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _call(sender: Connection, function: Any, args: Any, kwargs: Any) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the parent, which passes it on; a second signal would end the run at once
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server that forked this process ignores it
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     keep_freed_memory()
     try:

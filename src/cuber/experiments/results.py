@@ -103,8 +103,8 @@ def _why_it_failed(directory: Path) -> str:
     path = directory / ERROR
     try:
         lines = str(json.loads(path.read_text(encoding="utf-8"))["message"]).splitlines()
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CuberError(f"{path} is damaged, or not the error of a run ({error}): remove it") from error
+    except (OSError, ValueError, TypeError, KeyError) as error:  # whatever it was, the run can be tried again
+        return f"{path} is damaged, or not the error of a run ({error})"
     return lines[0] if lines else "no message"
 
 

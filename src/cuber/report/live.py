@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cuber.training import ProgressEvent
 
 SECONDS_PER_REFRESH = 0.1
-STATES = ("running", "failed", "refused", "stopped", "waiting", "finished")
+STATES = ("running", "failed", "refused", "stopped", "elsewhere", "waiting", "finished")
 """Order in which a table that does not fit shows its rows."""
 
 

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 import tomli_w
-from filelock import FileLock
 
 from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, CuberWarning
@@ -25,7 +24,7 @@ from cuber.loggers import SERVICE_FILES, CsvFile, JsonLines, Logger
 from cuber.runs.checkpoint import Checkpoints
 from cuber.runs.config_file import CONFIG, Config, decides, differences, listed, read_config, ready_for_toml
 from cuber.runs.files import write_atomically
-from cuber.runs.lock import LOCK, RefusedError, acquire
+from cuber.runs.lock import LOCK, InUseError, Lock, RefusedError, acquire
 from cuber.runs.result import FILE_NAME, Result, UnwrittenResultError
 
 LOG, METRICS, ERROR = "log.jsonl", "metrics.csv", "error.json"
@@ -63,7 +62,7 @@ class RunDirectory:
         self.fresh = fresh
         self.keep_failures = keep_failures
         self.loggers: list[Logger] = [JsonLines(self.path / LOG), CsvFile(self.path / METRICS), *loggers]
-        self._lock: FileLock | None = None
+        self._lock: Lock | None = None
         self._previous = PreviousRun(self.path, EVERYTHING)
         self._saved = time.monotonic()
         self._opened = False
@@ -88,7 +87,7 @@ class RunDirectory:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            if self._opened:
+            if self._opened and not self._is_lost():
                 self._close_loggers(error)
         finally:
             if self._lock is not None:
@@ -131,6 +130,7 @@ class RunDirectory:
 
     def save(self, state: dict[str, Any]) -> None:
         """Write a checkpoint; if the disk is full, warn and continue."""
+        self._check_lock()
         try:
             self.checkpoints.save({**state, "loggers": [logger.position() for logger in self.loggers]})
             self._previous.settle(keep_new=True)
@@ -141,6 +141,7 @@ class RunDirectory:
 
     def finish(self, result: Result) -> None:
         """Write the result."""
+        self._check_lock()
         try:
             result.save(self.path)
         except CuberError as error:
@@ -151,6 +152,14 @@ class RunDirectory:
         """Send an event to all loggers."""
         for logger in self.loggers:
             logger.event(name, values)
+
+    def _is_lost(self) -> bool:
+        return self._lock is not None and self._lock.is_lost
+
+    def _check_lock(self) -> None:
+        """Write nothing into a directory in which another machine has continued the run."""
+        if self._is_lost():
+            raise InUseError(f"{self.path} was taken over by another machine, which found this one dead: stopped here")
 
     def _is_foreign(self) -> bool:
         """Return whether the directory holds files, but no run."""
@@ -189,10 +198,11 @@ class RunDirectory:
         for logger in self.loggers:
             logger.close()
 
-    def _release(self, lock: FileLock, *, failed: bool) -> None:
+    def _release(self, lock: Lock, *, failed: bool) -> None:
         """Unlock the directory; remove the files of a run that failed before its first checkpoint."""
-        self._previous.settle(keep_new=self._has_progress())
-        discard = failed and not self.keep_failures and not self._has_progress()
+        if not lock.is_lost:
+            self._previous.settle(keep_new=self._has_progress())
+        discard = failed and not lock.is_lost and not self.keep_failures and not self._has_progress()
         if discard:
             remove(self.path, (*OWN, LOCK))  # the lock's file only while it is held
         lock.release()
