@@ -1,0 +1,64 @@
+"""Locks of directories that several machines share."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+
+from cuber.runs import lock
+from cuber.runs.lock import InUseError, acquire, heartbeat, is_held
+from cuber.training import RunDirectory
+
+SECONDS = 0.2
+OTHER = f"filelock/2\npid=1\nhost=another-machine\nmode=lease\ntoken=0f\nduration={SECONDS}\n"
+
+
+@pytest.fixture(autouse=True)
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "LEASE_SECONDS", SECONDS)
+    monkeypatch.setattr(lock, "RENEWAL_SECONDS", SECONDS / 4)
+
+
+def test_a_machine_that_does_not_renew_its_lease_is_dead_and_waited_for(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".lease").write_text(OTHER)
+    assert is_held(tmp_path) is None
+    before = time.monotonic()
+    held = acquire(tmp_path)
+    assert time.monotonic() - before >= SECONDS
+    assert is_held(tmp_path) is True
+    held.release()
+    assert not (tmp_path / ".lease").exists()
+    assert is_held(tmp_path) is False
+
+
+def test_a_machine_that_renews_its_lease_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".lease").write_text(OTHER)
+    beats = itertools.count()
+    monkeypatch.setattr(lock, "heartbeat", lambda _: next(beats))
+    with pytest.raises(InUseError, match="another process is using"):
+        acquire(tmp_path)
+    assert (tmp_path / ".lease").read_text() == OTHER
+    assert is_held(tmp_path) is None  # nor does this process hold the other lock any more
+
+
+def test_leases_are_renewed(tmp_path: Path) -> None:
+    held, deadline = acquire(tmp_path), time.monotonic() + 60
+    first = heartbeat(tmp_path)
+    while heartbeat(tmp_path) == first:
+        assert time.monotonic() < deadline
+    assert not held.is_lost
+    held.release()
+
+
+def test_who_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -> None:
+    with pytest.raises(InUseError, match="taken over by another machine"), RunDirectory(tmp_path) as directory:  # noqa: PT012
+        directory.open({"experiment": {"seed": 0}})
+        (tmp_path / ".lease").unlink()
+        (tmp_path / ".lease").write_text(OTHER)
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        directory.save({})
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
