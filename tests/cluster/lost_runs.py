@@ -26,7 +26,7 @@ def six_runs(out: Path) -> list[Cell]:
     """One that takes seconds, so that it can be caught in the middle, and five short ones."""
     small = {"tasks": 3, "train_per_task": 20, "threads": 1}
     return [
-        *grid(out, ["split-digits"], ["gpm"], [0], epochs=200, **small),
+        *grid(out, ["split-digits"], ["gpm"], [0], epochs=120, **small),
         *grid(out, ["split-digits"], ["finetune"], range(5), epochs=1, **small),
     ]
 

@@ -16,15 +16,15 @@ import pytest
 
 pytest.importorskip("psutil")
 
-from cuber.experiments.campaign import ELSEWHERE, FAILED, FINISHED, JobStatus, run_grid  # noqa: E402
-from cuber.experiments.grid import grid  # noqa: E402
-from cuber.runs.result import FILE_NAME  # noqa: E402
-from cuber.training import RunDirectory  # noqa: E402
-from tests.cluster.lost_runs import SECONDS, freeze_in_the_middle  # noqa: E402
-from tests.experiments.test_grid import SMALL, InThisProcess  # noqa: E402
+from cuber.experiments.campaign import ELSEWHERE, FAILED, FINISHED, JobStatus, run_grid
+from cuber.experiments.grid import grid
+from cuber.runs.result import FILE_NAME
+from cuber.training import RunDirectory
+from tests.cluster.lost_runs import SECONDS, freeze_in_the_middle
+from tests.experiments.test_grid import SMALL, InThisProcess
 
 COMMAND = [sys.executable, "-c", "from cuber.cli.main import main; main()", "grid", "split-digits", "--join"]
-RUNS = ["--methods=gpm", "--seeds=0-2", "--tasks=3", "--train-per-task=20", "--epochs=200", "--threads=1"]
+RUNS = ["--methods=gpm", "--seeds=0-2", "--tasks=3", "--train-per-task=20", "--epochs=120", "--threads=1"]
 POLL_SECONDS = 0.05
 
 

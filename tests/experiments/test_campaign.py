@@ -120,6 +120,15 @@ def test_a_damaged_run_is_not_the_end_of_the_grid(
     assert second.state == FINISHED
 
 
+def test_a_failed_run_whose_error_is_damaged_is_retried(tmp_path: Path) -> None:
+    (failed,) = run_grid(cells(tmp_path, lr=1e30), InThisProcess())
+    (failed.cell.directory / "error.json").write_text("{")
+    (before,) = run_grid([failed.cell], InThisProcess())
+    assert re.match(r"failed before: .*error.json is damaged", before.message)
+    (tried,) = run_grid([failed.cell], InThisProcess(), retry=True)
+    assert tried.message.startswith("task 0")
+
+
 def command(*arguments: str) -> Any:
     with pytest.raises(SystemExit) as done:
         main(["grid", *arguments])

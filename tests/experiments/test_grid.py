@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 from concurrent.futures import Executor, Future
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import pytest
 
 from cuber.cli.main import main
 from cuber.errors import CuberError
-from cuber.experiments.campaign import FINISHED, REFUSED, STOPPED, part_done, run_grid
+from cuber.experiments.campaign import FAILED, FINISHED, REFUSED, STOPPED, part_done, run_grid
 from cuber.experiments.grid import Cell, grid, numbers, read_grid
 from cuber.experiments.processes import LocalProcesses, work
 from cuber.runs.result import Result
@@ -139,6 +143,54 @@ def test_processes_of_their_own_take_no_other_with_them(tmp_path: Path) -> None:
     assert futures[1].exception() is None
     assert Result.load(cell.directory).accuracy
     assert part_done(cell) == 1.0
+
+
+@pytest.mark.parametrize("error", [OSError(11, "Resource temporarily unavailable"), EOFError(), MemoryError()])
+def test_a_process_that_cannot_be_started_is_a_failed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def cannot_start(process: BaseProcess) -> None:
+        raise error
+
+    monkeypatch.setattr(BaseProcess, "start", cannot_start)
+    cells = grid(tmp_path, ["split-digits"], ["gpm"], [0, 1], **SMALL)
+    jobs = run_grid(cells, LocalProcesses(2))
+    reason = str(error) or type(error).__name__
+    assert [(job.state, job.message) for job in jobs] == [(FAILED, f"its process could not be started ({reason})")] * 2
+
+
+def test_no_more_threads_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot_start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    executor = LocalProcesses(2)
+    monkeypatch.setattr(threading.Thread, "start", cannot_start)
+    with pytest.raises(CuberError, match=r"cannot start 2 runs at a time \(can't start new thread\): lower --jobs"):
+        executor.submit(killed_by_the_system)
+
+
+IMPORTING = """
+import signal
+from multiprocessing import forkserver
+from cuber.experiments import processes
+
+if __name__ == "__main__":
+    processes.PRELOADED = []
+    executor = processes.LocalProcesses(1)
+    executor.submit(print, "a run")
+    server = forkserver._forkserver._forkserver_pid
+    ignored = next(line.split()[1] for line in open(f"/proc/{server}/status") if line.startswith("SigIgn"))
+    assert int(ignored, 16) >> (signal.SIGINT - 1) & 1, "Ctrl-C would print a traceback of the server"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    executor.shutdown()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="signals of other processes are read from /proc")
+def test_the_server_that_forks_processes_ignores_interrupts_while_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "importing.py").write_text(IMPORTING)
+    done = subprocess.run([sys.executable, str(tmp_path / "importing.py")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a run\n", "")
 
 
 def test_stopped_before_they_began(tmp_path: Path) -> None:
