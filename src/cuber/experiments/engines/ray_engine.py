@@ -36,7 +36,7 @@ class RayEngine(RemoteEngine):
             try:
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
                 raise CuberError(f"cannot connect to Ray at {self.address or 'this machine'}: {reason}") from error
             self._connected = True
 
