@@ -185,6 +185,8 @@ def grid(
         raise CuberError("--fresh needs the runs for itself, without --on and --join: choose another --out instead")
     if on is not None:
         out = os.path.abspath(out)  # other machines have other working directories
+        if fields.get("data_dir"):
+            fields["data_dir"] = os.path.abspath(fields["data_dir"])
     fixed = chosen_fields(fields)
     if len(what) == 1 and what[0].endswith(".toml"):
         several = {"methods": methods, "seeds": seeds, "settings": settings or None}
@@ -273,7 +275,7 @@ def submit_grid(context: typer.Context, out: Path, runs: int) -> None:
         raise CuberError("--on slurm needs --jobs: the number of array tasks, which divide the runs")
     arguments: list[str] = []
     for name, (parameter, value) in given.items():
-        if name in ("on", "jobs", "join", "out", "threads") or value in (None, False, (), []):
+        if name in ("on", "jobs", "join", "out", "threads") or value is None or value is False:
             continue
         values = [str(one) for one in (value if isinstance(value, list | tuple) else [value])]
         if parameter.param_type_name == "argument":

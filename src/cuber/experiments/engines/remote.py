@@ -39,6 +39,7 @@ class RemoteEngine(Executor):
         self.address = address
         self.stopped = False
         self._futures: set[Future[Any]] = set()
+        self._timer: threading.Timer | None = None
         self._stop_file = out.absolute() / f".stop-{uuid.uuid4().hex[:8]}"
         try:
             self.connect()
@@ -80,14 +81,16 @@ class RemoteEngine(Executor):
             self.stopped = True
             self._stop_file.parent.mkdir(parents=True, exist_ok=True)
             self._stop_file.touch()
-            timer = threading.Timer(STOP_SECONDS, self.cancel)
-            timer.daemon = True
-            timer.start()
+            self._timer = threading.Timer(STOP_SECONDS, self.cancel)
+            self._timer.daemon = True
+            self._timer.start()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Disconnect, after all calls have ended; call ``stop`` first to end them soon."""
         if wait:
             wait_for(self._futures, timeout=2 * STOP_SECONDS if self.stopped else None)
+        if self._timer is not None:
+            self._timer.cancel()
         self._stop_file.unlink(missing_ok=True)
 
     def _pass_on(self, done: Future[Any], future: Future[Any]) -> None:
