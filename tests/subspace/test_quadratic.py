@@ -43,6 +43,8 @@ def test_it_is_the_sum_of_its_tasks(seed: int, tasks: int, rank: int, lam: float
     assert torch.allclose(model.filter(lam).outside(moved), moved @ torch.linalg.inv(eye + H / lam), atol=1e-9)
     damped = g @ H @ torch.linalg.inv(H + lam * eye) + moved @ H
     assert torch.allclose(model.damped_gradient_at(moved, lam), damped, atol=1e-7)
+    filtered = model.filter(lam).outside(damped)
+    assert torch.allclose(model.damped_gradient_at(moved, lam, lam), filtered, atol=1e-7)
 
 
 @given(st.integers(0, 1000), st.integers(1, 5))

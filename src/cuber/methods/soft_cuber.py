@@ -17,6 +17,7 @@ The nearest old tasks are reused by scalings as in TRGP, which never needed a we
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -86,9 +87,9 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         """Return D, how far a weight has moved in the present task."""
         return layer.matrix().detach() - self.start[layer.name]
 
-    def old_gradient(self, layer: ProtectedLayer) -> Tensor:
-        """Return the gradient of old losses, as the model has it here, in directions where the model is curved."""
-        return self.old * self.models[layer.name].damped_gradient_at(self.moved(layer), DAMPING * self.lam)
+    def old_gradient(self, layer: ProtectedLayer, lam: float = math.inf) -> Tensor:
+        """Return the gradient of old losses, as the model has it here; with ``lam``, multiplied by P."""
+        return self.old * self.models[layer.name].damped_gradient_at(self.moved(layer), DAMPING * self.lam, lam)
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Filter the gradient, and add that of old losses."""
@@ -102,7 +103,7 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
                 continue
             layer.backend.project_gradient()
             if name not in self.pulls or self.steps % self.interval(lr) == 0:
-                self.pulls[name] = self.filter_update(layer, self.old_gradient(layer))
+                self.pulls[name] = self.old_gradient(layer, self.lam)
             layer.add_to_gradient(self.pulls[name])
 
     def interval(self, lr: float) -> int:

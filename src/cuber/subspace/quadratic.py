@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -73,14 +74,19 @@ class QuadraticModel:
         along = displacement.to(self.directions) @ self.directions
         return torch.addmm(self.gradient, along * self.curvatures, self.directions.mT)
 
-    def damped_gradient_at(self, displacement: Tensor, damping: float) -> Tensor:
+    def damped_gradient_at(self, displacement: Tensor, damping: float, lam: float = math.inf) -> Tensor:
         """Return ``g H (H + damping I)^-1 + D H``, whose root ``-g (H + damping I)^-1`` is nowhere far away.
 
         Along directions without curvature the gradient alone has no minimum: it would be followed without end.
+
+        Args:
+            displacement: D.
+            damping: curvature below which g is hardly followed.
+            lam: if given, the result is multiplied by ``P = (I + H / lam)^-1``.
         """
         along = self.gradient @ self.directions / (self.curvatures + damping)
-        along = (along + displacement.to(self.directions) @ self.directions) * self.curvatures
-        return along @ self.directions.mT
+        along = along + displacement.to(self.directions) @ self.directions
+        return (along * self.curvatures / (1 + self.curvatures / lam)) @ self.directions.mT
 
     def value(self, displacement: Tensor) -> Tensor:
         """Return by how much a displacement changes the sum of old losses."""
