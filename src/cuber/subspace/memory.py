@@ -218,10 +218,12 @@ class LayerMemory(Pool):
     def columns_read(self, tasks: Iterable[int]) -> Tensor:
         """Return which columns the outputs of some tasks depend on: their own, and those that their scalings read."""
         read = set(tasks)
-        for task in list(read):
-            if (scaling := self.scalings[task]) is not None:
-                read.update(scaling.tasks)
-        return self.owners[sorted(read)].any(0)
+        # Usually these are nearly all tasks: it is quicker to ask for each of the others whether a scaling reads it.
+        scalings = [self.scalings[task] for task in read] if len(read) < self.tasks else []
+        for other in set(range(self.tasks)) - read:
+            if any(scaling is not None and other in scaling.tasks for scaling in scalings):
+                read.add(other)
+        return self.owners[list(read)].any(0)
 
     def protected_columns(self, *, at_start: bool = False) -> Tensor:
         """Return the columns that any task outside regime 3 reads: now, or when the present task began."""
