@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import statistics
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -18,34 +19,33 @@ INPUTS, CLASSES, SAMPLES, BATCH = 24, 4, 128, 32
 METHODS: list[type[SubspaceMethod]] = [GPM, TRGP, CUBER]
 
 
-def measure(quick: bool) -> list[Figure]:
-    return [figure for method in METHODS for figure in _measure(method, (10, 50) if quick else (10, 100, 1000))]
+def measure(quick: bool) -> Iterator[Figure]:
+    for method in METHODS:
+        yield from _measure(method, (10, 50) if quick else (10, 100, 1000))
 
 
-def _measure(method: type[SubspaceMethod], counts: tuple[int, ...]) -> list[Figure]:
+def _measure(method: type[SubspaceMethod], counts: tuple[int, ...]) -> Iterator[Figure]:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(INPUTS, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, CLASSES, bias=False)
     )
     learner = method(model, samples=SAMPLES)
-    taken, figures, before = [], [], 0
+    taken, before = [], 0
     for count in range(1, counts[-1] + 1):
         loader = _task()
         began = time.process_time()
         _learn(learner, loader)
         taken.append(time.process_time() - began)
-        kept = sum(learner.memory_bytes().values())
+        if count + 1 in counts:
+            before = sum(learner.memory_bytes().values())
         if count in counts:
+            kept = sum(learner.memory_bytes().values())
             name, last = f"{method.__name__} after {count} tasks", taken[-max(5, count // 10) :]
-            figures += [
-                Figure(f"{name}: CPU time of a task", 1000 * statistics.median(last), "ms"),
-                Figure(f"{name}: kept", kept / 1000, "kB"),
-                Figure(f"{name}: kept of the last task", (kept - before) / 1000, "kB"),
-                Figure(f"{name}: saved state", _size(learner) / 1000, "kB"),
-                Figure(f"{name}: regimes listed", float(_regimes(learner)), ""),
-            ]
-        before = kept
-    return figures
+            yield Figure(f"{name}: CPU time of a task", 1000 * statistics.median(last), "ms")
+            yield Figure(f"{name}: kept", kept / 1000, "kB")
+            yield Figure(f"{name}: kept of the last task", (kept - before) / 1000, "kB")
+            yield Figure(f"{name}: saved state", _size(learner) / 1000, "kB")
+            yield Figure(f"{name}: regimes listed", float(_regimes(learner)), "")
 
 
 def _task() -> list[tuple[Tensor, Tensor]]:

@@ -12,7 +12,7 @@ from cuber.subspace.precision import in_float64
 
 NUMBERS_AT_ONCE = 2**21
 """Numbers converted to float64 at a time: enough for fast products, few enough not to fill memory."""
-WIDE = 4096
+WIDE = 4000
 """Layers with more inputs get no d x d matrix: a sketch is then faster than an eigenproblem, and far smaller."""
 
 
