@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from cuber.subspace import WIDE
 
-GRAM = 35e9
-"""Measured (python -m benchmarks --only wide), one core, d = 2,048: float64 operations per second of the d x d sum."""
-EIGH = 1.8 / 2048**3
-"""Measured, one core, d = 2,048: seconds of its eigenproblem, divided by d^3."""
-SKETCH = 0.95e-3 / 11_008
-"""Measured, one core, d = 11,008, rank 256: seconds per vector of a sketch, divided by d."""
+GRAM = 2 * 4096**2 * 1000 / 1.42
+"""Measured (python -m benchmarks --only wide), d = 4,096: float64 operations per CPU second of the d x d sum."""
+EIGH = 22.2 / 4096**3
+"""Measured, d = 4,096: CPU seconds of its eigenproblem, divided by d^3."""
+SKETCH = 27.1 / 20_000 / 11_008
+"""Measured, d = 11,008, rank 256: CPU seconds per vector of a sketch, divided by d."""
 GPU = 9.7e12 / 3
 """Assumed: a third of the float64 operations per second that the A100's data sheet has. Not measured."""
 LINK = 300e9
@@ -39,6 +39,12 @@ class Layers:
     def matrix_bytes(self) -> int:
         """Of the d x d matrix in float64, or of the rows of a sketch in float32."""
         return self.count * (4 * 4 * RANK * self.inputs if self.sketched else 8 * self.inputs**2)
+
+    @property
+    def bytes_received(self) -> float:
+        """By each GPU: sums go around a ring twice, sketches come from all others and are merged."""
+        ring = 2 * (GPUS - 1) / GPUS
+        return self.matrix_bytes * (GPUS - 1 if self.sketched else ring) + 4 * self.weights * ring
 
     @property
     def operations(self) -> float:
@@ -112,7 +118,6 @@ def table() -> str:
 
 def _rows() -> dict[str, list[str]]:
     every = list(NETWORKS.values())
-    ring = 2 * (GPUS - 1) / GPUS
     rows = {
         "weights that are trained and protected": [f"{sum(x.weights for x in ls) / 1e6:.1f} M" for ls in every],
         "input vectors per task": [f"{max(x.vectors for x in ls) * SAMPLES:,} at most" for ls in every],
@@ -121,9 +126,7 @@ def _rows() -> dict[str, list[str]]:
         "reduced per task: matrices and sketches": [_bytes(sum(x.matrix_bytes for x in ls)) for ls in every],
         "the same with d x d matrices only": [_bytes(sum(8 * x.count * x.inputs**2 for x in ls)) for ls in every],
         "reduced per task: gradients (CUBER)": [_bytes(4 * sum(x.weights for x in ls)) for ls in every],
-        "reducing these, 8 GPUs": [
-            f"{ring * sum(x.matrix_bytes + 4 * x.weights for x in ls) / LINK:.2f} s" for ls in every
-        ],
+        "reducing these, 8 GPUs": [f"{sum(x.bytes_received for x in ls) / LINK:.2f} s" for ls in every],
         "sums and directions, one core here": [f"{sum(x.core_seconds for x in ls) / 60:,.0f} min" for ls in every],
         "sums, 8 GPUs": [f"{sum(x.operations for x in ls) / GPU / GPUS:.2f} s" for ls in every],
         "kept: pools, full or max_rank=1024": [_bytes(sum(x.pool_bytes for x in ls)) for ls in every],

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 from collections.abc import Iterator
+from itertools import chain
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmarks.timing import Figure
-from cuber.subspace import Gram, Pool, Sketch
+from cuber.subspace import Gram, Sketch
 
 RANK, BATCH = 256, 500
 WIDEST, VECTORS = 11_008, 20_000
@@ -36,10 +37,10 @@ def measure(quick: bool) -> Iterator[Figure]:
 def _vectors(dimension: int, count: int, power: float = 0.75, seed: int = 0) -> Iterator[Tensor]:
     """Batches whose scales fall as a power, in random directions, around a mean."""
     generator = torch.Generator().manual_seed(seed)
-    rank = min(dimension, 2048)
+    rank = min(dimension, 1024)
     scales = torch.arange(1, rank + 1) ** -power
     turned = torch.randn(rank, dimension, generator=generator) / dimension**0.5
-    mean = 0.05 * torch.randn(dimension, generator=generator)
+    mean = 0.01 * torch.randn(dimension, generator=generator)
     for _ in range(count // BATCH):
         yield mean + (torch.randn(BATCH, rank, generator=generator) * scales) @ turned
 
@@ -57,16 +58,23 @@ def _in_a_process(dimension: int, count: int, threads: int) -> tuple[float, floa
 def _sketch(dimension: int, count: int, threads: int, sender: Connection) -> None:
     """Send the time to sketch and to find the basis, without that to make the vectors, and the peak in MB."""
     torch.set_num_threads(threads)
-    sketch, pool = Sketch(torch.zeros(dimension, 0), RANK), Pool.empty(dimension, like=torch.zeros(1))
+    none = torch.zeros(dimension, 0)
+    sketch = Sketch(none, RANK)
     wall = cpu = 0.0
-    for work in (*_vectors(dimension, count), None):
+    for work in chain(_vectors(dimension, count), [None]):
         began, began_cpu = time.perf_counter(), time.process_time()
         if work is None:
-            pool.add_task(sketch, 0.9)
+            sketch.residual(none).directions(RANK)
         else:
             sketch.add(work)
         wall, cpu = wall + time.perf_counter() - began, cpu + time.process_time() - began_cpu
-    sender.send((wall, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    sender.send((wall, cpu, _peak()))
+
+
+def _peak() -> float:
+    """The most memory that this process has had, in MB; getrusage would include its parent's, from before the exec."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def _captured(power: float) -> float:

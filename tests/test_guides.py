@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import scaling
 from torch import nn
 from torch.nn import functional
 
 import cuber
-from benchmarks import scaling
 from cuber.core.settings import settings_of
 from cuber.experiments import Experiment, run
 from cuber.experiments.reproduce import SCALES, TARGETS

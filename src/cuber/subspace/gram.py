@@ -150,7 +150,7 @@ def _outside(matrix: Tensor, basis: Tensor) -> Residual:
 
 def left_over(vectors: Tensor, basis: Tensor) -> Residual:
     """Return the residual of few vectors, as combinations of what ``basis`` leaves of them."""
-    rest = vectors - (vectors @ basis) @ basis.T
+    rest = vectors - (vectors @ basis) @ basis.T if basis.shape[1] else vectors
     energies, combinations = descending(rest @ rest.T)
 
     def directions(count: int) -> Tensor:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from cuber.subspace.gram import Gram
 
@@ -108,7 +107,7 @@ class Pool:
         taken[chosen[chosen < self.size].to(taken.device)] = True
         count = int((chosen >= self.size).sum())
         energies = torch.cat([known, residual.energies[:count]]) / gram.energy
-        self.importance = functional.pad(self.importance, (0, count)) + energies.to(self.importance)
+        self.importance = torch.cat([self.importance, self.importance.new_zeros(count)]) + energies.to(self.importance)
         new = residual.directions(count)
         return taken, new.to(self.basis), float(energies[chosen].sum())
 

@@ -72,7 +72,8 @@ class Sketch(Gram):
 
     def _merged(self, rows: Tensor) -> Tensor:
         vectors = rows[:, : self.dimension]
-        vectors = vectors / vectors.abs().max().clamp_min(torch.finfo(rows.dtype).tiny)  # squares must not overflow
+        largest = torch.linalg.vector_norm(vectors, torch.inf)
+        vectors = vectors / largest.clamp_min(torch.finfo(rows.dtype).tiny)  # squares must not overflow
         energies, combinations = descending(vectors @ vectors.T)
         energies = energies.clamp_min(torch.finfo(rows.dtype).tiny)
         shrunk = energies[: self.kept].clone()
