@@ -1,6 +1,6 @@
 """Measure everything that speed and memory are promised for, beside what is wanted and what was measured last.
 
-python -m benchmarks [--quick] [--only steps,floors,optimizers,shortcuts,overhead,bases,kept,growth,startup] [--save]
+python -m benchmarks [--quick] [--only steps,bases,wide,...] [--save]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import bases, floors, growth, kept, optimizers, overhead, shortcuts, startup, steps
+from benchmarks import bases, floors, growth, kept, optimizers, overhead, shortcuts, startup, steps, tasks, wide
 from benchmarks.timing import Figure, machine
 from cuber.core.allocation import keep_freed_memory
 
@@ -26,8 +26,10 @@ PARTS = {
     "bases": bases,
     "kept": kept,
     "growth": growth,
+    "wide": wide,
+    "tasks": tasks,
 }
-ON_REQUEST = {"floors", "optimizers", "shortcuts"}
+ON_REQUEST = {"floors", "optimizers", "shortcuts", "wide", "tasks"}
 """With these it would take longer than the ten minutes that one has for it."""
 COMMITTED = Path(__file__).with_name("figures.json")
 MARKS = {True: "reached", False: "MISSED", None: ""}

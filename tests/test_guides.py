@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import scaling
 from torch import nn
 from torch.nn import functional
 
 import cuber
+from cuber.core.settings import settings_of
 from cuber.experiments import Experiment, run
 from cuber.experiments.reproduce import SCALES, TARGETS
 from cuber.layers import BACKENDS, ProtectedLayer
@@ -71,6 +73,13 @@ def test_the_papers_tables() -> None:
     assert {scale or "short" for _, scale in commands} == set(SCALES)
     assert all(target in TARGETS for target, _ in commands)
     assert re.findall(r"^\| `(table\d|figure-\w+)` \|", text, re.MULTILINE) == list(TARGETS)
+
+
+def test_scaling() -> None:
+    text = (GUIDES / "scaling.md").read_text()
+    assert scaling.table() in text
+    for name in re.findall(r"^cuber run \.\.\. --set (\w+)=", text, re.MULTILINE):
+        assert name in settings_of(cuber.CUBER)
 
 
 def test_theory(capsys: pytest.CaptureFixture[str]) -> None:

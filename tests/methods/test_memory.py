@@ -87,7 +87,7 @@ def test_one_pool_is_kept_however_many_tasks_own_its_columns() -> None:
         assert pool.basis.shape == (layer.dimension, pool.size)
         assert pool.size <= layer.dimension
         assert pool.owners.shape == (4, pool.size)
-    expected = sum(p.basis.numel() * 4 + p.owners.numel() for p in learner.memory.values())
+    expected = sum(p.basis.numel() * 4 + p.owners.numel() + 4 * p.size for p in learner.memory.values())
     assert learner.memory_bytes()["bases"] == expected
 
 

@@ -86,7 +86,7 @@ def test_columns_that_a_task_reads_through_its_scaling_are_protected_and_must_be
 ) -> None:
     """Protecting only the columns that a task owns would change its outputs."""
     if not complete:
-        monkeypatch.setattr(LayerMemory, "columns_read", lambda self, task: self.owners[task])
+        monkeypatch.setattr(LayerMemory, "columns_read", lambda self, tasks: self.owners[list(tasks)].any(0))
     learner = learner_of(eps2=1.0)
     learn(learner, task_on(0, 1, 2), steps=20)
     learn(learner, task_on(2, 3, seed=1), steps=20)

@@ -146,8 +146,8 @@ def memory_of_three() -> LayerMemory:
 
 def test_protected_is_what_any_task_outside_regime_3_reads_also_through_its_scaling() -> None:
     memory = memory_of_three()
-    assert memory.columns_read(1).tolist() == [False, False, True, True, False, False]
-    assert memory.columns_read(2).tolist() == [True, True, False, False, True, True]
+    assert memory.columns_read([1]).tolist() == [False, False, True, True, False, False]
+    assert memory.columns_read([2]).tolist() == [True, True, False, False, True, True]
     assert memory.protected_columns().tolist() == [True, True, False, False, True, True]
     memory.regimes[-1][1].demote(2)
     assert memory.protected_columns().all()

@@ -25,6 +25,7 @@ from cuber.subspace import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
     HIGHEST_THRESHOLD,
+    WIDE,
     Anchor,
     Constraint,
     Gram,
@@ -33,6 +34,7 @@ from cuber.subspace import (
     Penalty,
     Regime,
     Scaling,
+    Sketch,
     full_precision,
     supports_of,
 )
@@ -51,7 +53,7 @@ class PooledMethod(LayerwiseMethod):
         "steps": int,
         "displacements": dict[str, Tensor],
     }
-    kinds: ClassVar[dict[str, str]] = {"basis": "bases", "owners": "bases"}
+    kinds: ClassVar[dict[str, str]] = {"basis": "bases", "owners": "bases", "importance": "bases"}
 
     penalty, check = "norm", "epoch"  # without annotations: constants here, settings of CUBER
 
@@ -65,6 +67,19 @@ class PooledMethod(LayerwiseMethod):
     )
     threshold_step: float = setting(0.003, "what each further task adds to the threshold", low=0, high=1)
     samples: PerLayer = setting(300, "training samples that the bases are computed from", low=1, per_layer=True)
+    sketch: str = setting(
+        "auto",
+        f"bases from a sketch of the inputs instead of their d x d matrix: in layers with more than {WIDE} inputs, in "
+        "all, or in none",
+        choices=("auto", "always", "never"),
+    )
+    sketch_rank: int = setting(256, "new directions of a task that a sketch should find", low=1)
+    max_rank: PerLayer = setting(
+        0,
+        "most directions in a layer's pool; those that matter least to old tasks go first (0: no limit)",
+        low=0,
+        per_layer=True,
+    )
     backend: str = setting(
         "fast", "how layers compute: with shortcuts, or by the formulas as printed", choices=tuple(BACKENDS)
     )
@@ -76,6 +91,8 @@ class PooledMethod(LayerwiseMethod):
         """Layer name -> its weight when the present task began."""
         self.scalings: dict[str, Scaling] = {}
         """Layer name -> the scaling that the present task learns."""
+        self._fell_short: set[str] = set()
+        """Layers that it was said of that a sketch is too small."""
         super().__post_init__()
         self.optimizers = OptimizerHooks(self, self.layers)
         self._open_memory()
@@ -105,7 +122,7 @@ class PooledMethod(LayerwiseMethod):
         self._open_memory()
         self.optimizers.steps = 0
         for name in self.layers:  # report a list of the wrong length now, not after training
-            self.threshold_of(name), self.samples_of(name)
+            self.threshold_of(name), self.samples_of(name), self.for_layer("max_rank", name)
 
     def anchor(self, layer: ProtectedLayer) -> None:
         """Anchor a weight where it is now, and begin to learn a scaling of the old weights that are reused."""
@@ -177,7 +194,7 @@ class PooledMethod(LayerwiseMethod):
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
             wanted = limits[layer.name] - seen
             if wanted > 0:
-                gram = grams.setdefault(layer.name, Gram(layer.dimension))
+                gram = grams.get(layer.name) or grams.setdefault(layer.name, self.make_gram(layer))
                 whole = x.is_nested or len(x) != present or wanted >= present
                 gram.add(layer.vectors(module, x if whole else x[:wanted]))
 
@@ -193,6 +210,25 @@ class PooledMethod(LayerwiseMethod):
             if not gram.energy < float("inf"):
                 raise CuberError(f"task {self.task}: layer '{name}' sees inputs that are not finite")
         return grams
+
+    def make_gram(self, layer: ProtectedLayer) -> Gram:
+        """Return an empty Gram matrix for a layer's inputs, or a sketch."""
+        if self.sketch == "never" or (self.sketch == "auto" and layer.dimension <= WIDE):
+            return Gram(layer.dimension)
+        return Sketch(self.memory[layer.name].basis, self.sketch_rank)
+
+    def extend_pool(self, name: str, gram: Gram | None) -> None:
+        """Add the subspace of the present task to the pool of a layer."""
+        threshold = min(self.threshold_of(name), HIGHEST_THRESHOLD)
+        share = self.memory[name].add_task(gram, threshold)
+        if share < threshold and isinstance(gram, Sketch) and name not in self._fell_short:
+            self._fell_short.add(name)
+            warnings.warn(
+                f"layer '{name}' protects {share:.1%} of its input energy instead of {threshold:.1%}: a sketch of rank "
+                f"{self.sketch_rank} holds no more; set a higher sketch_rank",
+                CuberWarning,
+                stacklevel=5,
+            )
 
     def threshold_of(self, name: str) -> float:
         """Return the energy threshold of a layer in the present task."""

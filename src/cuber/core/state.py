@@ -121,6 +121,7 @@ def from_plain(kind: Any, plain: Plain, device: torch.device) -> Any:
             **{
                 field.name: from_plain(hints[field.name], plain[field.name], device)
                 for field in dataclasses.fields(kind)
+                if field.name in plain  # states of earlier versions lack those that were added with a default
             }
         )
     return plain

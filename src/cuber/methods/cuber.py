@@ -122,11 +122,12 @@ class SubspaceMethod(PooledMethod):
         self.optimizers.restore_protected()
         grams, scalings = self.input_grams(loader), self.learning
         for name, memory in self.memory.items():
-            memory.add_task(grams.get(name), self.threshold_of(name))
+            self.extend_pool(name, grams.get(name))
             weighted = self.penalty == "energy" and name in grams
             memory.energies.append(energy_weights(grams[name], memory.basis_of(self.tasks)) if weighted else None)
             memory.gradients.append(PrunedGradient.of(gradients[name], self.keep) if name in gradients else None)
             memory.scalings.append(scalings.get(name))
+            memory.end_task(int(self.for_layer("max_rank", name)))
 
 
 @dataclass(eq=False, repr=False)

@@ -16,7 +16,7 @@ from cuber.subspace.constraint import (
     make_penalty,
     supports_of,
 )
-from cuber.subspace.gram import NUMBERS_AT_ONCE, Gram, complement
+from cuber.subspace.gram import NUMBERS_AT_ONCE, WIDE, Gram, complement
 from cuber.subspace.memory import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
@@ -30,6 +30,7 @@ from cuber.subspace.memory import (
 )
 from cuber.subspace.precision import full_precision, has_float64, in_float64
 from cuber.subspace.quadratic import QuadraticModel
+from cuber.subspace.sketch import Sketch
 
 __all__ = [
     "BACKWARD_TRANSFER",
@@ -37,6 +38,7 @@ __all__ = [
     "HIGHEST_THRESHOLD",
     "NO_FORGETTING",
     "NUMBERS_AT_ONCE",
+    "WIDE",
     "Anchor",
     "Constraint",
     "Gram",
@@ -50,6 +52,7 @@ __all__ = [
     "QuadraticModel",
     "Regime",
     "Scaling",
+    "Sketch",
     "SquaredPenalty",
     "complement",
     "energy_weights",

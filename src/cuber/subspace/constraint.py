@@ -8,13 +8,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from cuber.subspace.gram import Gram, complement
+from cuber.subspace.gram import WIDE, Gram, complement
 from cuber.subspace.memory import BACKWARD_TRANSFER, LayerMemory, LearnedScaling, columns
 from cuber.subspace.precision import in_float64
 from cuber.subspace.quadratic import SoftProjector
 
 CLEARLY_FEWER = 0.9
-"""The complement is used where it has at most this share of the columns: it takes up memory of its own."""
+"""The complement is used where it has at most this share of the columns: it takes up memory of its own.
+
+Never in wide layers: to compute it, a d x d matrix is needed."""
 
 
 WORTHWHILE_SUPPORT = 0.75
@@ -31,7 +33,7 @@ class Projector:
 
     def __init__(self, protected: Tensor) -> None:
         dimension, self.rank = protected.shape
-        self.by_complement = dimension - self.rank < CLEARLY_FEWER * self.rank
+        self.by_complement = dimension <= WIDE and dimension - self.rank < CLEARLY_FEWER * self.rank
         self._columns = complement(protected) if self.by_complement else protected
 
     @property

@@ -12,6 +12,8 @@ from cuber.subspace.precision import in_float64
 
 NUMBERS_AT_ONCE = 2**21
 """Numbers converted to float64 at a time: enough for fast products, few enough not to fill memory."""
+WIDE = 4000
+"""Layers with more inputs get no d x d matrix: a sketch is then faster than an eigenproblem, and far smaller."""
 
 
 class Residual(NamedTuple):
@@ -66,6 +68,16 @@ class Gram:
             self._matrix = stacked.T @ stacked
             self._vectors = []
 
+    def merge(self, other: Gram) -> None:
+        """Add all vectors that another one has seen."""
+        if other._matrix is None:
+            for vectors in other._vectors:
+                self._add(vectors)
+            return
+        self._matrix = self.matrix + other._matrix if self.count else other._matrix.clone()
+        self._vectors = []
+        self.count += other.count
+
     @property
     def vectors(self) -> Tensor:
         """The vectors themselves, m x d, while they are fewer than dimensions."""
@@ -103,15 +115,22 @@ class Gram:
 
     def residual(self, basis: Tensor) -> Residual:
         """Return what ``basis`` leaves unexplained."""
-        basis = self._like_data(basis)
-        if self._matrix is not None:
-            residual = _outside(self._matrix, basis)
-        else:
-            residual = _left_over(torch.cat(self._vectors), basis)
+        residual = self._residual(basis)
         # What rounding alone can produce is not a direction of the data.
-        real = residual.energies > self.energy * self.dimension * torch.finfo(torch.float64).eps
+        real = residual.energies > self.energy * self._rounding
         count = min(int(real.sum()), self.dimension - basis.shape[1])
         return residual._replace(energies=residual.energies[:count])
+
+    def _residual(self, basis: Tensor) -> Residual:
+        basis = self._like_data(basis)
+        if self._matrix is not None:
+            return _outside(self._matrix, basis)
+        return left_over(torch.cat(self._vectors), basis)
+
+    @property
+    def _rounding(self) -> float:
+        """Share of the energy that rounding can move into a direction without any."""
+        return self.dimension * torch.finfo(torch.float64).eps
 
     def _like_data(self, basis: Tensor) -> Tensor:
         data = self._matrix if self._matrix is not None else self._vectors[0]
@@ -121,18 +140,18 @@ class Gram:
 def _outside(matrix: Tensor, basis: Tensor) -> Residual:
     """Return the residual of a Gram matrix, from its eigenvectors outside ``basis``."""
     if not basis.shape[1]:
-        energies, directions = _descending(matrix)
+        energies, directions = descending(matrix)
         return Residual(energies, lambda count: directions[:, :count])
     outside = complement(basis)
     rest = outside.T @ matrix @ outside
-    energies, combinations = _descending((rest + rest.T) / 2)
+    energies, combinations = descending((rest + rest.T) / 2)
     return Residual(energies, lambda count: outside @ combinations[:, :count])
 
 
-def _left_over(vectors: Tensor, basis: Tensor) -> Residual:
+def left_over(vectors: Tensor, basis: Tensor) -> Residual:
     """Return the residual of few vectors, as combinations of what ``basis`` leaves of them."""
-    rest = vectors - (vectors @ basis) @ basis.T
-    energies, combinations = _descending(rest @ rest.T)
+    rest = vectors - (vectors @ basis) @ basis.T if basis.shape[1] else vectors
+    energies, combinations = descending(rest @ rest.T)
 
     def directions(count: int) -> Tensor:
         # Made by a division, those of little energy are neither quite orthogonal to the basis nor to others.
@@ -144,7 +163,7 @@ def _left_over(vectors: Tensor, basis: Tensor) -> Residual:
     return Residual(energies, directions)
 
 
-def _descending(symmetric: Tensor) -> tuple[Tensor, Tensor]:
+def descending(symmetric: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues and eigenvectors, the largest first."""
     energies, directions = torch.linalg.eigh(symmetric)
     return energies.flip(0), directions.flip(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +12,8 @@ from cuber.subspace.gram import Gram
 
 HIGHEST_THRESHOLD = 0.999
 """Thresholds above count as this: the rest of the energy may be rounding."""
+LISTED_REGIMES = 64
+"""With more old tasks than this, only those that a task has reused are listed: else regimes grow with their square."""
 NO_FORGETTING, FORWARD_TRANSFER, BACKWARD_TRANSFER = 1, 2, 3
 
 
@@ -21,10 +24,17 @@ class Pool:
     Args:
         basis: d x K, orthonormal columns.
         owners: tasks x K, boolean: the columns that span each task's input subspace.
+        importance: K: the share of its input energy that each task had along a column, summed over the tasks since
+            the column was found.
     """
 
     basis: Tensor
     owners: Tensor
+    importance: Tensor = field(default_factory=lambda: torch.zeros(0), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if len(self.importance) != self.size:  # not known of columns that were made elsewhere
+            self.importance = self.basis.new_zeros(self.size)
 
     @classmethod
     def empty(cls, dimension: int, tasks: int = 0, *, like: Tensor) -> Pool:
@@ -56,11 +66,11 @@ class Pool:
         if norm == 0 or self.size == 0:
             return [0.0] * self.tasks
         energies = (gradient.to(self.basis.dtype) @ self.basis).square().sum(0)
-        # Task by task, not as one product, which rounds equal rows differently: ties are broken by order.
-        explained = torch.stack([(owned * energies).sum() for owned in self.owners])
+        # Summed, not as one product, which rounds equal rows differently: ties are broken by order.
+        explained = (self.owners * energies).sum(1)
         return (explained.sqrt() / norm).tolist()
 
-    def add_task(self, gram: Gram | None, threshold: float) -> None:
+    def add_task(self, gram: Gram | None, threshold: float) -> float:
         """Add the next task, which owns the old columns and new directions that explain most of its input energy.
 
         The energies of old columns and new directions are sorted together; the largest are taken until they reach the
@@ -69,19 +79,24 @@ class Pool:
         Args:
             gram: of the task's input vectors; None where the task does not reach the layer: it owns nothing.
             threshold: fraction of the energy to reach.
+
+        Returns:
+            The fraction of the energy that its columns explain; less than the threshold where a sketch has no more.
         """
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
-        new = self.basis[:, :0]
+        new, share = self.basis[:, :0], 1.0
         if gram is not None and gram.count and gram.energy > 0:
-            taken, new = self._explain(gram, min(threshold, HIGHEST_THRESHOLD))
+            taken, new, share = self._explain(gram, min(threshold, HIGHEST_THRESHOLD))
         self.basis = torch.cat([self.basis, new], dim=1)
         grown = torch.zeros(self.tasks + 1, self.size, dtype=torch.bool, device=self.owners.device)
         grown[:-1, : len(taken)] = self.owners
         grown[-1, : len(taken)] = taken
         grown[-1, len(taken) :] = True
         self.owners = grown
+        return share
 
-    def _explain(self, gram: Gram, threshold: float) -> tuple[Tensor, Tensor]:
+    def _explain(self, gram: Gram, threshold: float) -> tuple[Tensor, Tensor, float]:
+        """Return which old columns the task takes, its new columns, and the fraction of the energy along both."""
         known = gram.along(self.basis)
         residual = gram.residual(self.basis)
         energies, order = torch.cat([known, residual.energies]).sort(descending=True, stable=True)
@@ -90,8 +105,11 @@ class Pool:
         chosen = order[:enough]
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
         taken[chosen[chosen < self.size].to(taken.device)] = True
-        new = residual.directions(int((chosen >= self.size).sum()))
-        return taken, new.to(self.basis)
+        count = int((chosen >= self.size).sum())
+        energies = torch.cat([known, residual.energies[:count]]) / gram.energy
+        self.importance = torch.cat([self.importance, self.importance.new_zeros(count)]) + energies.to(self.importance)
+        new = residual.directions(count)
+        return taken, new.to(self.basis), float(energies[chosen].sum())
 
 
 @dataclass
@@ -161,6 +179,12 @@ class LearnedScaling:
     matrix: Tensor
     supports: list[Tensor]
 
+    def keep_columns(self, kept: Tensor) -> LearnedScaling:
+        """Return it without the other columns of the pool, neither read nor written; the pool may have grown since."""
+        known = kept[: self.matrix.shape[1]]
+        rows = self.matrix if self.supports else self.matrix[known]
+        return LearnedScaling(self.tasks, rows[:, known], [support[known] for support in self.supports])
+
 
 @dataclass
 class LayerMemory(Pool):
@@ -190,23 +214,50 @@ class LayerMemory(Pool):
         old = self.gradients[task]
         return None if old is None or old.norm == 0 else old.cosine(gradient)
 
-    def columns_read(self, task: int) -> Tensor:
-        """Return which columns an old task's outputs depend on: its own, and those that its scaling reads."""
-        scaling = self.scalings[task]
-        tasks = [task] if scaling is None else [task, *scaling.tasks]
-        return self.owners[tasks].any(0)
+    def columns_read(self, tasks: Iterable[int]) -> Tensor:
+        """Return which columns the outputs of some tasks depend on: their own, and those that their scalings read."""
+        read = set(tasks)
+        # Usually these are nearly all tasks: it is quicker to ask for each of the others whether a scaling reads it.
+        scalings = [self.scalings[task] for task in read] if len(read) < self.tasks else []
+        for other in set(range(self.tasks)) - read:
+            if any(scaling is not None and other in scaling.tasks for scaling in scalings):
+                read.add(other)
+        return self.owners[list(read)].any(0)
 
     def protected_columns(self, *, at_start: bool = False) -> Tensor:
         """Return the columns that any task outside regime 3 reads: now, or when the present task began."""
-        protected = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
-        for task, regime in self.regimes[-1].items():
-            if (regime.at_start if at_start else regime.number) != BACKWARD_TRANSFER:
-                protected |= self.columns_read(task)
-        return protected
+        return self.columns_read(
+            task
+            for task, regime in self.regimes[-1].items()
+            if (regime.at_start if at_start else regime.number) != BACKWARD_TRANSFER
+        )
 
     def in_regime(self, *numbers: int) -> list[int]:
         """Return the old tasks that are in one of these regimes in the present task."""
         return [task for task, regime in self.regimes[-1].items() if regime.number in numbers]
+
+    def end_task(self, max_rank: int) -> None:
+        """Bound what the last task leaves: at most ``max_rank`` columns in the pool (0: any number), few regimes."""
+        if 0 < max_rank < self.size:
+            kept = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
+            kept[self.importance.argsort(descending=True, stable=True)[:max_rank]] = True
+            self.keep_columns(kept)
+        if len(self.regimes[-1]) > LISTED_REGIMES:
+            reused = {task: regime for task, regime in self.regimes[-1].items() if regime.at_start != NO_FORGETTING}
+            self.regimes[-1] = reused
+
+    def keep_columns(self, kept: Tensor) -> None:
+        """Drop all other columns of the pool. Tasks that neither own nor read them keep their outputs.
+
+        Args:
+            kept: K, boolean.
+        """
+        for task, energies in enumerate(self.energies):
+            if energies is not None:
+                own = kept[self.owners[task]]
+                self.energies[task] = energies[own][:, own]
+        self.scalings = [scaling and scaling.keep_columns(kept) for scaling in self.scalings]
+        self.basis, self.owners, self.importance = self.basis[:, kept], self.owners[:, kept], self.importance[kept]
 
 
 def columns(matrix: Tensor, chosen: Tensor) -> Tensor:
