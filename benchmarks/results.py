@@ -50,7 +50,10 @@ def keep(runs: Iterable[str], results: Path = RESULTS) -> list[Path]:
     for record in load(runs):
         if record.state != FINISHED or record.result is None:
             continue
-        place = results / record.result.benchmark / record.directory.parent.name / f"seed-{record.result.seed}"
+        variant, benchmark = record.directory.parent, record.directory.parent.parent.name
+        if not benchmark.startswith(f"{record.result.benchmark}-"):  # as grids name it if the stream has options
+            benchmark = record.result.benchmark
+        place = results / benchmark / variant.name / f"seed-{record.result.seed}"
         if place.resolve() == record.directory.resolve():
             continue
         kept = read_config(place) if (place / "config.toml").exists() else record.config

@@ -24,7 +24,8 @@ def test_every_run_that_is_kept_is_whole_small_and_where_it_belongs(place: Path)
     assert record.state == FINISHED
     assert record.result is not None
     benchmark, variant, seed = place.parts[-3:]
-    assert benchmark == record.result.benchmark == record.about["benchmark"]
+    assert record.result.benchmark == record.about["benchmark"]
+    assert re.fullmatch(f"{record.result.benchmark}(-.*)?", benchmark)  # with the options of its stream
     assert re.fullmatch(f"{record.result.method}(-.*)?", variant)
     assert seed == f"seed-{record.result.seed}"
     assert sorted(path.name for path in place.iterdir()) == ["config.toml", "metrics.csv", "result.json"]
@@ -44,13 +45,16 @@ def test_the_page_shows_figures_that_exist() -> None:
     assert all((results.PAGE.parent / path).exists() for path in shown)
 
 
-def test_a_run_is_kept_without_losing_what_tables_need(tmp_path: Path) -> None:
-    directory = tmp_path / "runs/split-digits/cuber/seed-0"
+@pytest.mark.parametrize("benchmark", ["split-digits", "split-digits-order=paper", "mine"])
+def test_a_run_is_kept_without_losing_what_tables_need(tmp_path: Path, benchmark: str) -> None:
+    directory = tmp_path / f"runs/{benchmark}/cuber/seed-0"
     ended = run(Experiment("split-digits", "cuber", tasks=2, epochs=1, threads=1), directory)
-    (tmp_path / "runs/split-digits/cuber/seed-1").mkdir()
-    (tmp_path / "runs/split-digits/cuber/seed-1/config.toml").write_text((directory / "config.toml").read_text())
+    unfinished = directory.with_name("seed-1")
+    unfinished.mkdir()
+    (unfinished / "config.toml").write_text((directory / "config.toml").read_text())
     (place,) = results.keep([str(tmp_path / "runs")], tmp_path / "kept")  # the second one is not finished
-    assert place == tmp_path / "kept/split-digits/cuber/seed-0"
+    expected_name = "split-digits" if benchmark == "mine" else benchmark
+    assert place == tmp_path / "kept" / expected_name / "cuber/seed-0"
     kept = Result.load(place)
     assert kept.acc == pytest.approx(ended.acc, rel=1e-4)
     assert kept.regimes[1].keys() == ended.regimes[1].keys()
