@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_a_machine_that_renews_its_lease_is_alive(tmp_path: Path, monkeypatch: p
         acquire(tmp_path)
     assert (tmp_path / ".lease").read_text() == OTHER
     assert is_held(tmp_path) is None  # nor does this process hold the other lock any more
+
+
+def test_a_lease_of_this_machine_does_not_count_without_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a copy of a directory in which a process works."""
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 1e6)
+    (tmp_path / "one").mkdir()
+    held = acquire(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    assert is_held(tmp_path / "copy") is False
+    acquire(tmp_path / "copy").release()
+    held.release()
 
 
 def test_leases_are_renewed(tmp_path: Path) -> None:

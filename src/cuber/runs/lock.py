@@ -64,8 +64,11 @@ def acquire(directory: Path) -> Lock:
                 # The last holder has removed this file, and another process may hold the new one.
                 lock.release()
                 raise Timeout(str(path))
-        lease, before = _lease(directory), heartbeat(directory)
+        lease = _lease(directory)
         try:
+            if _is_of_this_machine(lease):  # left by a dead process, or copied with the directory of a live one
+                (directory / LEASE).unlink(missing_ok=True)
+            before = heartbeat(directory)
             longest = LEASE_SECONDS + RENEWAL_SECONDS
             lease.acquire(timeout=longest, cancel_check=lambda: heartbeat(directory) not in (before, None))
         except BaseException:
@@ -82,13 +85,12 @@ def is_held(directory: Path) -> bool | None:
         return False
     try:
         with FileLock(directory / LOCK).acquire(timeout=0):
-            owner = _lease(directory).owner
+            lease = _lease(directory)
+            return False if lease.owner is None or _is_of_this_machine(lease) else None
     except Timeout:
         return True
     except OSError:
         return None
-    # The holder's name may end with its process namespace. A process of this machine would hold the lock too.
-    return False if owner is None or owner.hostname.split("?")[0] == socket.gethostname() else None
 
 
 def heartbeat(directory: Path) -> tuple[int, int] | None:
@@ -98,6 +100,12 @@ def heartbeat(directory: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns
+
+
+def _is_of_this_machine(lease: SoftFileLease) -> bool:
+    """Return whether a process of this machine wrote the lease: if it still had it, it would hold the lock too."""
+    # The name of a machine may be followed by that of a process namespace.
+    return lease.owner is not None and lease.owner.hostname.split("?")[0] == socket.gethostname()
 
 
 def _lease(directory: Path) -> SoftFileLease:
