@@ -40,6 +40,8 @@ def exchanged() -> dict[str, Any]:
         found["gradients"] = learner.mean_gradients(uneven())
         if isinstance(learner, GPM):
             found["Gram"] = {name: gram.matrix for name, gram in learner.input_grams(uneven()).items()}
+            learner.sketch = "always"
+            found["sketch"] = {name: gram.matrix for name, gram in learner.input_grams(uneven()).items()}
         if isinstance(learner, OWM):
             learner.averaged = 1  # means of more samples depend on their order
             found["means"] = {name: gram.matrix for name, gram in learner.mean_inputs(uneven()).items()}
@@ -53,7 +55,7 @@ def exchanged() -> dict[str, Any]:
 def test_uneven_loaders_give_the_sums_over_all_samples(tmp_path: Path) -> None:
     first, second = in_processes(tmp_path, exchanged)
     alone = exchanged()
-    for name in ("gradients", "Gram", "means"):
+    for name in ("gradients", "Gram", "sketch", "means"):
         for layer, matrix in alone[name].items():
             assert torch.equal(first[name][layer], second[name][layer]), name
             assert torch.allclose(first[name][layer], matrix, rtol=1e-4, atol=1e-6), name

@@ -149,3 +149,11 @@ def test_gram_matrices_of_two_halves_merge() -> None:
         one.merge(other)
         assert one.count == 20
         assert torch.allclose(one.matrix, vectors.T @ vectors)
+
+
+def test_inside_an_autocast_it_computes_in_full_precision() -> None:
+    vectors, basis = falling(64, 300), random_basis(64, 5).float()
+    outside = sketch_of(vectors, 16, basis)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = sketch_of(vectors, 16, basis)
+    assert torch.equal(inside.matrix, outside.matrix)

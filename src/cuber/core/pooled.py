@@ -204,7 +204,7 @@ class PooledMethod(LayerwiseMethod):
                     seen, present = start, batches.size(batch)
                     self.try_loss(batch, "batches")
         if distributed.is_active():
-            found = {name: sum_gram(grams.get(name), layer) for name, layer in self.layers.items()}
+            found = {name: sum_gram(grams.get(name), self.make_gram(it), it) for name, it in self.layers.items()}
             grams = {name: gram for name, gram in found.items() if gram is not None}
         for name, gram in grams.items():
             if not gram.energy < float("inf"):
@@ -347,9 +347,20 @@ class PooledMethod(LayerwiseMethod):
         return lines + LayerwiseMethod.describe(self)
 
 
-def sum_gram(gram: Gram | None, layer: ProtectedLayer) -> Gram | None:
-    """Return the Gram matrix of a layer's inputs in all processes; None where none of them has any."""
-    total, device = Gram(layer.dimension), layer.parameter.device
+def sum_gram(gram: Gram | None, total: Gram, layer: ProtectedLayer) -> Gram | None:
+    """Return the Gram matrix of a layer's inputs in all processes; None where none of them has any.
+
+    Args:
+        gram: of this process, if it has seen any.
+        total: an empty one, or an empty sketch.
+        layer: whose inputs they are.
+    """
+    if isinstance(total, Sketch):
+        for part in distributed.gather(gram.to_send() if isinstance(gram, Sketch) else None):
+            if part is not None:
+                total.merge(part)
+        return total if total.count else None
+    device = layer.parameter.device
     count = sum(distributed.gather_count(0 if gram is None else gram.count))
     if count < layer.dimension:  # then the vectors are fewer numbers than their sum
         for vectors in distributed.gather(None if gram is None else gram.vectors.cpu()):

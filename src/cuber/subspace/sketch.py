@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cuber.subspace.gram import NUMBERS_AT_ONCE, Gram, Residual, descending, left_over
+from cuber.subspace.precision import full_precision, has_float64
 
 SHRUNK = 0.2
 """Share of the rows that lose energy when rows are merged. None lost would be more exact on most data, but without the
@@ -33,7 +34,7 @@ class Sketch(Gram):
 
     def __init__(self, basis: Tensor, rank: int) -> None:
         super().__init__(len(basis))
-        self.basis = basis.cpu() if basis.device.type == "mps" else basis
+        self.basis = basis if has_float64(basis.device) else basis.cpu()
         self.kept = 2 * rank
         """Number of rows after they were merged."""
         self.rows: Tensor | None = None
@@ -45,15 +46,18 @@ class Sketch(Gram):
     def add(self, vectors: Tensor) -> None:
         """Add the rows of ``vectors`` (m x d)."""
         vectors = vectors.detach().to(self.basis.device, torch.promote_types(vectors.dtype, torch.float32))
+        with full_precision(vectors.device):
+            for part in vectors.split(max(1, min(self.kept, NUMBERS_AT_ONCE // self.dimension))):
+                self._add(part)
+
+    def _add(self, vectors: Tensor) -> None:
         basis = self.basis.to(vectors)
-        for part in vectors.split(max(1, min(self.kept, NUMBERS_AT_ONCE // self.dimension))):
-            self.count += len(part)
-            self._energy += float(part.double().square().sum())
-            if not self._energy < float("inf"):
-                continue  # refused by whoever reads the energy
-            along = part @ basis
-            self.inside += (along.double().T @ along.double()).to(self.inside)
-            self._append(torch.cat([torch.addmm(part, along, basis.T, alpha=-1), along], dim=1))
+        self.count += len(vectors)
+        self._energy += float(vectors.double().square().sum())
+        if self._energy < float("inf"):  # else it is refused by whoever reads the energy
+            along = vectors @ basis
+            self.inside += along.double().T @ along.double()
+            self._append(torch.cat([torch.addmm(vectors, along, basis.T, alpha=-1), along], dim=1))
 
     def merge(self, other: Gram) -> None:
         """Add all vectors that another sketch, outside the same basis, has seen."""
@@ -62,8 +66,16 @@ class Sketch(Gram):
         self._energy += other.energy
         self.inside += other.inside.to(self.inside)
         if other.rows is not None:
-            for part in other.rows.to(self.basis.device).split(self.kept):
-                self._append(part)
+            with full_precision(self.basis.device):
+                for part in other.rows.to(self.basis.device).split(self.kept):
+                    self._append(part)
+
+    def to_send(self) -> Sketch:
+        """Return a copy for another process to merge, on the CPU, without the basis, which that process has."""
+        sent = Sketch(self.basis[:, :0].cpu(), self.kept // 2)
+        sent.count, sent._energy, sent.inside = self.count, self._energy, self.inside.cpu()
+        sent.rows = None if self.rows is None else self.rows.cpu()
+        return sent
 
     def _append(self, rows: Tensor) -> None:
         """Add at most ``kept`` rows."""
