@@ -32,6 +32,12 @@ def command(*arguments: str) -> Any:
         (["--on", "dask://"], "--on dask:// is not an address such as dask://HOST:PORT (it names no host or no port)"),
         (["--on", "slurm"], "--on slurm needs --jobs: the number of array tasks, which divide the runs"),
         (["--on", "slurm", "--jobs", "2"], "--on slurm needs Slurm's command sbatch, which is not on the PATH"),
+        (["--on", "slurm", "--jobs", "2", "--threads", "-3"], "threads must be a whole number from 1 to 1024, not -3"),
+        (
+            ["--on", "slurm", "--jobs", "2", "--device", "x"],
+            "device must be cpu, cuda, cuda:1 (or another number), mps",
+        ),
+        (["--on", "ray://x"], "--on ray://x is not an address such as ray://HOST:PORT (it names no host or no port)"),
         (["--fresh", "--join"], "--fresh needs the runs for itself, without --on and --join: choose another --out"),
     ],
 )
@@ -45,6 +51,7 @@ def test_mistakes(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert command(*arguments, "--out", str(tmp_path)) == 2
     assert capsys.readouterr().err.startswith(f"cuber: {sentence}")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("engine", ["dask", "ray"])

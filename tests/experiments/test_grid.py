@@ -175,6 +175,7 @@ from multiprocessing import forkserver
 from cuber.experiments import processes
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts processes in the background without
     processes.PRELOADED = []
     executor = processes.LocalProcesses(1)
     executor.submit(print, "a run")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.testing import assert_close
 
-from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, FineTune
+from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, FineTune, SoftCUBER
 from cuber.methods import METHODS
 from tests.loops import OPTIMIZERS, MakeOptimizer, Watch, learn, loss_fn, same_bits, sgd, train, weights
 from tests.models import CASES
@@ -254,7 +254,8 @@ def test_a_fused_step_over_gradients_that_are_not_finite_is_none() -> None:
 def learnt_by(sign: int, kind: type, closed: bool) -> tuple[nn.Module, list[float]]:
     """Two tasks, learnt down the loss or up minus the loss; and the losses that steps with a closure tell."""
     torch.manual_seed(0)
-    learner: Any = kind(CASE.model(), **({"eps1": 0.0, "eps2": -1.0, "lam": 0.5} if kind is CUBER else {}))
+    settings: dict[type, Any] = {CUBER: {"eps1": 0.0, "eps2": -1.0, "lam": 0.5}, SoftCUBER: {"every": 1}}
+    learner: Any = kind(CASE.model(), **settings.get(kind, {}))
     losses = []
 
     def closure() -> Tensor:

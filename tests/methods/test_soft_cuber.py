@@ -166,6 +166,57 @@ def test_a_closure_sees_the_old_losses_in_its_value() -> None:
     assert float(value) != 0
 
 
+def loss_of(learner: Any, task: int, loader: Any) -> float:
+    with torch.no_grad(), learner.as_task(task) as model:
+        return float(sum(loss_fn(model(x), y) for x, y in loader) / len(loader))
+
+
+def test_a_layer_that_a_task_did_not_train_is_held_for_it_all_the_same() -> None:
+    learner = SoftCUBER(CASE.model(), selected=0)
+    learn(learner, CASE.loader(0))
+    first = next(iter(learner.layers.values())).parameter
+    first.requires_grad_(False)
+    learn(learner, CASE.loader(1))
+    first.requires_grad_(True)
+    name = next(iter(learner.layers))
+    model, before = learner.models[name], learner.models[name].curvatures.sum()
+    vectors = torch.cat([x for x, _ in CASE.loader(1)]).flatten(1)
+    along = vectors @ model.directions[: vectors.shape[1]]
+    assert float((along.square() @ model.curvatures).mean()) > 0.1 * float(before) * float(vectors.square().mean())
+    kept = loss_of(learner, 1, CASE.loader(1))
+    learn(learner, CASE.loader(2))
+    assert loss_of(learner, 1, CASE.loader(1)) < 2 * kept + 0.2
+
+
+def test_every_optimizer_looks_at_its_own_layers_every_few_steps() -> None:
+    """Steps are counted by layer: of two optimizers, the second would always see odd numbers."""
+    learner = trained(SoftCUBER(CASE.model(), selected=0), tasks=1)
+    loader = CASE.loader(1)
+    learner.begin_task(loader, loss_fn)
+    parameters = list(learner.parameters())
+    optimizers = [learner.wrap(torch.optim.SGD(some, lr=0.1)) for some in (parameters[:1], parameters[1:])]
+    for step in range(learner.every + 1):
+        x, y = loader[step % len(loader)]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss_fn(learner.model(x), y).backward()
+        before = {layer.name: learner.old_gradient(layer, learner.lam) for layer in learner.layers.values()}
+        for optimizer in optimizers:
+            optimizer.step()
+    for name, pull in learner.pulls.items():
+        assert torch.allclose(pull, before[name], atol=1e-6), name
+    learner.end_task(loader)
+
+
+def test_moments_are_exact_whatever_the_bases_are_made_of() -> None:
+    exact, sketched = (
+        trained(SoftCUBER(CASE.model(), selected=0, sketch=sketch, sketch_rank=1, threshold=0.1), tasks=1)
+        for sketch in ("never", "always")
+    )
+    for one, other in zip(exact.models.values(), sketched.models.values(), strict=True):
+        assert torch.allclose(one.curvatures, other.curvatures)
+
+
 def test_a_restored_snapshot_takes_the_old_gradient_back_too() -> None:
     """What was computed along the way that is given up is not used after it."""
     learner = trained(SoftCUBER(CASE.model()), tasks=1)

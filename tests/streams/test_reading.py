@@ -100,6 +100,17 @@ class Deadly(Augmented):
         raise AssertionError
 
 
+class Raising(Augmented):
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        raise RuntimeError("image 13 is broken")
+
+
+def test_an_error_of_the_dataset_stays_that_error() -> None:
+    split = Task("0", Raising(0), Augmented(1), classes=3).train
+    with reading(1, pinned=False), pytest.raises(RuntimeError, match="image 13 is broken"):
+        list(FixedLoader(split, 8))
+
+
 @pytest.mark.parametrize(
     ("dataset", "sentence"),
     [

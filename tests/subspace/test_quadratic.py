@@ -43,6 +43,9 @@ def test_it_is_the_sum_of_its_tasks(seed: int, tasks: int, rank: int, lam: float
     assert torch.allclose(model.filter(lam).outside(moved), moved @ torch.linalg.inv(eye + H / lam), atol=1e-9)
     damped = g @ H @ torch.linalg.inv(H + lam * eye) + moved @ H
     assert torch.allclose(model.damped_gradient_at(moved, lam), damped, atol=1e-7)
+    at = moved.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model.value(at, lam), at)
+    assert torch.allclose(slope, damped, atol=1e-7)  # what closures are told has the gradient that is added
     filtered = model.filter(lam).outside(damped)
     assert torch.allclose(model.damped_gradient_at(moved, lam, lam), filtered, atol=1e-7)
 

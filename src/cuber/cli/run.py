@@ -172,7 +172,7 @@ def grid(
 ) -> None:
     """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
     from cuber.core import distributed
-    from cuber.core.device import find_devices
+    from cuber.core.device import check_name, find_devices
     from cuber.experiments.campaign import FAILED, REFUSED, STOPPED
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
@@ -198,7 +198,11 @@ def grid(
         # An empty text, as from an unset variable of a shell, is not replaced by the default.
         methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
         cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
+    if device is not None:
+        for name in device.split(","):
+            check_name(name.strip())
     if on == "slurm":
+        with_threads(cells, 1, threads)  # refuses what the array would refuse
         submit_grid(context, Path(out), len(cells))
         return
     cells = with_threads(cells, (jobs or 1) if on is None else os.cpu_count() or 1, threads)

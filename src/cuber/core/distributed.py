@@ -31,8 +31,8 @@ DIFFERENT_GRADIENTS = (
     "after begin_task, or call learner.average_gradients() before each step"
 )
 DIFFERENT_WEIGHTS = (
-    "end_task: '{name}' differs between the processes: train with the same optimizer in all of them, and change "
-    "weights in no other way"
+    "end_task: '{name}' differs between the processes: train with the same optimizer in all of them, on machines of "
+    "the same kind, and change weights in no other way"
 )
 
 

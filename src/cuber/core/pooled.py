@@ -185,8 +185,12 @@ class PooledMethod(LayerwiseMethod):
 
         Args:
             loader: the task's training data.
-            samples: how many to use (default: those of the bases).
+            samples: how many to use, for exact matrices (default: those of the bases, and sketches in wide layers).
         """
+
+        def empty(layer: ProtectedLayer) -> Gram:
+            return self.make_gram(layer) if samples is None else Gram(layer.dimension)
+
         grams: dict[str, Gram] = {}
         limits = {name: samples or self.samples_of(name) for name in self.layers}
         seen = present = 0
@@ -194,7 +198,7 @@ class PooledMethod(LayerwiseMethod):
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
             wanted = limits[layer.name] - seen
             if wanted > 0:
-                gram = grams.get(layer.name) or grams.setdefault(layer.name, self.make_gram(layer))
+                gram = grams.get(layer.name) or grams.setdefault(layer.name, empty(layer))
                 whole = x.is_nested or len(x) != present or wanted >= present
                 gram.add(layer.vectors(module, x if whole else x[:wanted]))
 
@@ -204,7 +208,7 @@ class PooledMethod(LayerwiseMethod):
                     seen, present = start, batches.size(batch)
                     self.try_loss(batch, "batches")
         if distributed.is_active():
-            found = {name: sum_gram(grams.get(name), self.make_gram(it), it) for name, it in self.layers.items()}
+            found = {name: sum_gram(grams.get(name), empty(it), it) for name, it in self.layers.items()}
             grams = {name: gram for name, gram in found.items() if gram is not None}
         for name, gram in grams.items():
             if not gram.energy < float("inf"):

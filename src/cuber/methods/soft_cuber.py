@@ -1,8 +1,8 @@
 """SoftCUBER: a second-order memory of old losses instead of subspaces that nothing may enter.
 
-CUBER either forbids a direction or allows it. Here each layer remembers the sum of all old losses to second order,
-``<g, D> + 1/2 tr(D H D')`` after a displacement D (subspace/quadratic.py), and a new task descends on its own loss and
-that model together:
+Each layer remembers the sum of all old losses to second order, ``<g, D> + 1/2 tr(D H D')`` after a displacement D
+(subspace/quadratic.py). A new task reuses the nearest old ones by scalings, as in TRGP, and descends on its own loss
+and that model together:
 
     W <- W - lr * (grad L_t + old * (g + D H)) P,    P = (I + H / lam)^-1
 
@@ -11,8 +11,6 @@ that model together:
 - ``g + D H`` is what the gradient of old losses has become after D: following it improves old tasks, and ends where the
   model says that they have no more to gain.
 - When the task ends, the model is expanded at the new weight, and the task's own gradient and inputs are added to it.
-
-The nearest old tasks are reused by scalings as in TRGP, which never needed a weight to stand still.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cuber.core.batches import Batch
+from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.settings import setting
 from cuber.core.update_filter import FilteredUpdates
 from cuber.layers import ProtectedLayer
@@ -42,7 +41,7 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
     """Learn a new task on top of a second-order model of the old losses."""
 
     remembered: ClassVar[dict[str, Any]] = {"models": dict[str, QuadraticModel], "predictions": list[float]}
-    in_task: ClassVar[dict[str, Any]] = {"start": dict[str, Tensor], "pulls": dict[str, Tensor]}
+    in_task: ClassVar[dict[str, Any]] = {"start": dict[str, Tensor], "pulls": dict[str, Tensor], "ages": dict[str, int]}
     kinds: ClassVar[dict[str, str]] = {"gradient": "gradients", "directions": "moments", "curvatures": "moments"}
 
     eps1: float = setting(0.5, "share of the gradient that must lie in an old task's subspace to reuse it", low=0)
@@ -62,12 +61,14 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         """Layer name -> its weight when the present task began."""
         self.pulls: dict[str, Tensor] = {}
         """Layer name -> the gradient of old losses times P, as it was a few steps ago."""
+        self.ages: dict[str, int] = {}
+        """Layer name -> steps since then."""
         super().__post_init__()
 
     def on_task_begin(self) -> None:
         """Choose the tasks to reuse, and filter every layer's updates."""
         self.start = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
-        self.pulls = {}
+        self.pulls, self.ages = {}, {}
         SubspaceMethod.on_task_begin(self)
 
     def protected_columns(self, name: str, *, at_start: bool = False) -> Tensor:
@@ -79,9 +80,8 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         """Multiply gradients by P, and let the scalings read the weight where it is now."""
         name, none = layer.name, self.protected_columns(layer.name)
         projector = self.models[name].filter(self.lam) if name in self.models else None
-        layer.constraint = Constraint(
-            self.memory[name].basis, none, none, self.anchors[name], projector=projector, anchored=False
-        )
+        basis, anchor = self.memory[name].basis, self.anchors[name]
+        layer.constraint = Constraint(basis, none, none, anchor, projector=projector, anchored=False)
 
     def moved(self, layer: ProtectedLayer) -> Tensor:
         """Return D, how far a weight has moved in the present task."""
@@ -96,15 +96,14 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         for layer, lr in self.optimizers.layers_to_change(optimizer, self.layers.values()):
             layer.require_whole()
             name = layer.name
-            if name not in self.models:
-                continue
-            if name in self._before:  # the change that other optimizers make is filtered instead
+            if name in self._before and name in self.models:  # the change that the optimizer makes is filtered instead
                 layer.add_to_gradient(self.old_gradient(layer))
-                continue
-            layer.backend.project_gradient()
-            if name not in self.pulls or self.steps % self.interval(lr) == 0:
-                self.pulls[name] = self.old_gradient(layer, self.lam)
-            layer.add_to_gradient(self.pulls[name])
+            elif name in self.models:
+                layer.backend.project_gradient()
+                if self.ages.get(name, self.every) >= self.interval(lr):
+                    self.pulls[name], self.ages[name] = self.old_gradient(layer, self.lam), 0
+                self.ages[name] += 1
+                layer.add_to_gradient(self.pulls[name])
 
     def interval(self, lr: float) -> int:
         """Return ``every``, or less where the weight would otherwise swing around the minimum of the model."""
@@ -115,36 +114,37 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         """Multiply by P."""
         return layer.require_constraint().projector.outside(change)
 
-    def predicted_change(self) -> Tensor:
+    def predicted_change(self, damping: float = 0.0) -> Tensor:
         """Return by how much the present task has changed the sum of old losses, as the models have it."""
-        values = [model.value(self.moved(self.layers[name])) for name, model in self.models.items()]
+        values = [model.value(self.moved(self.layers[name]), damping) for name, model in self.models.items()]
         return torch.stack(values).sum() if values else torch.zeros(())
 
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
-        """Return what the models say about old losses, for optimizers that step with a closure."""
-        return self.old * self.predicted_change() if self.models else None
+        """Return the function whose gradient was added, for optimizers that step with a closure."""
+        return self.old * self.predicted_change(DAMPING * self.lam) if self.models else None
 
     def on_weights_restored(self) -> None:
+        self.ages = {}
         super().on_weights_restored()
-        self.pulls = {}
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
         """Expand the models at the new weights, and add the task to them; remember its subspace and scalings."""
         self.require_trained("end_task")
         gradients = self.mean_gradients(loader)
         moments = {name: gram.matrix for name, gram in self.input_grams(loader, self.moment_samples).items()}
-        for name, scaling in self.scalings.items():
-            if name in moments:  # the weight itself is multiplied with (I + U S U') x
-                basis = scaling.basis.to(moments[name])
-                scale = torch.eye(len(basis)).to(basis) + basis @ scaling.dense().to(basis) @ basis.mT
-                moments[name] = scale @ moments[name] @ scale.mT
+        for name in self.scalings.keys() & moments.keys():
+            moments[name] = self.scalings[name].read_moments(moments[name])
         SubspaceMethod.on_task_end(self, loader)
         self.predictions.append(float(self.predicted_change()))
         curvature = self.curvature * len(self.layers)  # changes of several layers add up: (sum r)^2 <= n sum r^2
         for name, layer in self.layers.items():
             if name in self.models:
                 self.models[name].move(self.moved(layer))
-            if name in gradients and name in moments:
+            if name in moments:  # also where the task has not trained the layer, and there is no gradient
                 empty = QuadraticModel.empty(layer.outputs, layer.dimension, like=layer.parameter)
                 model, weight = self.models.setdefault(name, empty), layer.matrix().detach()
-                model.add(gradients[name], moments[name], weight, curvature, self.lam)
+                model.add(gradients.get(name, 0 * weight), moments[name], weight, curvature, self.lam)
+
+    def describe(self) -> list[str]:
+        held = {name: f"{len(model.curvatures)} of {model.gradient.shape[1]}" for name, model in self.models.items()}
+        return [f"{name}: {of} directions held back" for name, of in held.items()] + LayerwiseMethod.describe(self)

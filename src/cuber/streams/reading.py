@@ -87,7 +87,9 @@ def read_batches(read: Read, chunks: Sequence[Tensor], seed: int) -> Iterator[An
         try:
             batch = next(batches, None)
         except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+            if "DataLoader worker (pid" not in str(
+                error
+            ):  # an error of the Dataset says "in DataLoader worker process"
                 raise
             raise CuberError(f"a process that reads data has died: {str(error).splitlines()[0]}") from error
         if isinstance(batch, CuberError):

@@ -351,6 +351,16 @@ class Scaling:
         applied = self.applied.detach()
         return applied if self.left is None else self.left @ applied
 
+    def read_moments(self, moments: Tensor) -> Tensor:
+        """Return the sum of ``z z'`` over ``z = (I + U S U') x``, which the weight itself is multiplied with.
+
+        Args:
+            moments: the sum of ``x x'``.
+        """
+        basis = self.basis.to(moments)
+        scale = torch.eye(len(basis)).to(basis) + basis @ self.dense().to(basis) @ basis.mT
+        return scale @ moments @ scale.mT
+
     def learned(self, tasks: list[int]) -> LearnedScaling:
         """Return a copy of what has been learned so far."""
         return LearnedScaling(tasks, self.matrix.detach().clone(), self.supports)

@@ -41,7 +41,8 @@ class Pool:
         """Return a pool without columns, after ``tasks`` tasks that own nothing, for a weight ``like``."""
         dtype = torch.promote_types(like.dtype, torch.float32)
         basis = torch.zeros(dimension, 0, dtype=dtype, device=like.device)
-        return cls(basis, torch.zeros(tasks, 0, dtype=torch.bool, device=like.device))
+        owners = torch.zeros(tasks, 0, dtype=torch.bool, device=like.device)
+        return cls(basis, owners, importance=basis.new_zeros(0))
 
     @property
     def dimension(self) -> int:

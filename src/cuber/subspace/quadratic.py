@@ -88,10 +88,17 @@ class QuadraticModel:
         along = along + displacement.to(self.directions) @ self.directions
         return (along * self.curvatures / (1 + self.curvatures / lam)) @ self.directions.mT
 
-    def value(self, displacement: Tensor) -> Tensor:
-        """Return by how much a displacement changes the sum of old losses."""
+    def value(self, displacement: Tensor, damping: float = 0.0) -> Tensor:
+        """Return by how much a displacement changes the sum of old losses.
+
+        With ``damping``, return instead the function whose gradient is :meth:`damped_gradient_at`.
+        """
         along = displacement.to(self.directions) @ self.directions
-        return (self.gradient * displacement).sum() + (along.square() @ self.curvatures).sum() / 2
+        bent = (along.square() @ self.curvatures).sum() / 2
+        if not damping:
+            return (self.gradient * displacement).sum() + bent
+        followed = self.gradient @ self.directions * (self.curvatures / (self.curvatures + damping))
+        return (followed * along).sum() + bent
 
     def move(self, displacement: Tensor) -> None:
         """Expand the model at the weight that the displacement leads to."""

@@ -123,7 +123,9 @@ def check_reachable(address: str, where: str) -> None:
         if not host or not port:
             raise ValueError("it names no host or no port")
     except ValueError as error:
-        raise CuberError(f"--on {where} is not an address such as dask://HOST:PORT ({error})") from error
+        raise CuberError(
+            f"--on {where} is not an address such as {where.partition('://')[0]}://HOST:PORT ({error})"
+        ) from error
     try:
         socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
     except OSError as error:

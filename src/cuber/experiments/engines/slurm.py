@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ def submit_array(arguments: Sequence[str], out: Path, jobs: int, threads: int) -
     Returns:
         The number of the job.
     """
+    if shutil.which("sbatch") is None:
+        raise CuberError("--on slurm needs Slurm's command sbatch, which is not on the PATH")
     command = shlex.join([sys.executable, "-c", CUBER, *arguments])
     out.mkdir(parents=True, exist_ok=True)
     script = out / SCRIPT
@@ -48,8 +51,6 @@ def submit_array(arguments: Sequence[str], out: Path, jobs: int, threads: int) -
     try:
         call = ["sbatch", "--parsable", f"--chdir={out}", str(script)]
         done = subprocess.run(call, capture_output=True, text=True, timeout=TIMEOUT, check=True)
-    except FileNotFoundError:
-        raise CuberError("--on slurm needs Slurm's command sbatch, which is not on the PATH") from None
     except subprocess.TimeoutExpired:
         raise CuberError(f"sbatch did not answer within {TIMEOUT:.0f} seconds; the script is {script}") from None
     except subprocess.CalledProcessError as error:
