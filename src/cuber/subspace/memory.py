@@ -33,7 +33,7 @@ class Pool:
     importance: Tensor = field(default_factory=lambda: torch.zeros(0), kw_only=True)
 
     def __post_init__(self) -> None:
-        if len(self.importance) != self.size:  # not known of columns that were made elsewhere
+        if not self.size or len(self.importance) != self.size:  # not known of columns that were made elsewhere
             self.importance = self.basis.new_zeros(self.size)
 
     @classmethod
@@ -41,8 +41,7 @@ class Pool:
         """Return a pool without columns, after ``tasks`` tasks that own nothing, for a weight ``like``."""
         dtype = torch.promote_types(like.dtype, torch.float32)
         basis = torch.zeros(dimension, 0, dtype=dtype, device=like.device)
-        owners = torch.zeros(tasks, 0, dtype=torch.bool, device=like.device)
-        return cls(basis, owners, importance=basis.new_zeros(0))
+        return cls(basis, torch.zeros(tasks, 0, dtype=torch.bool, device=like.device))
 
     @property
     def dimension(self) -> int:
