@@ -352,7 +352,7 @@ class Scaling:
         return applied if self.left is None else self.left @ applied
 
     def read_moments(self, moments: Tensor) -> Tensor:
-        """Return the sum of ``z z'`` over what W itself is multiplied with, ``z = (I + U S U') x``, from that of ``x x'``."""
+        """Return the sum of ``z z'`` over ``z = (I + U S U') x``, which W is multiplied with, from that of ``x x'``."""
         basis = self.basis.to(moments)
         scale = torch.eye(len(basis)).to(basis) + basis @ self.dense().to(basis) @ basis.mT
         return scale @ moments @ scale.mT
