@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cuber.report import paper
-from cuber.report.model import Estimate
+from cuber.report.model import Estimate, Variant
+from tests.made_up import result as made_up
 
 
 def test_the_papers_tables_are_whole():
@@ -21,6 +24,13 @@ def test_the_papers_tables_are_whole():
     assert paper.ACCURACY["permuted-mnist"]["owm"] == (Estimate(90.71, 0.11, "90.71±0.11"), Estimate(-1, 0, "-1±0"))
     assert paper.ACCURACY["five-datasets"]["multitask"] == (Estimate(91.54, 0.28, "91.54±0.28"), None)
     assert paper.TIME["five-datasets"]["owm"] is None
+
+
+def test_other_images_are_not_compared_with_the_papers():
+    usual = made_up("trgp", benchmark="overlap-cifar100")
+    other = dataclasses.replace(usual, notes=["other images of a shared class in each task"])
+    assert paper.figures("overlap-cifar100", Variant("trgp", {}, {0: usual})) is not None
+    assert paper.figures("overlap-cifar100", Variant("trgp", {}, {0: other})) is None
 
 
 @pytest.mark.parametrize(

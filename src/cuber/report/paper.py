@@ -89,7 +89,9 @@ TIME: Mapping[str, Mapping[str, float | None]] = {
 
 
 def has(variant: Variant) -> bool:
-    """Whether a variant has the settings of the paper's tables, except its table of eps2."""
+    """Whether a variant has the settings of the paper's tables, except its table of eps2, and the paper's images."""
+    if any(note.startswith("other images") for note in variant.notes):
+        return False
     return variant.method != "cuber" or variant.results[0].settings.get("eps2", 0.0) == 0
 
 
