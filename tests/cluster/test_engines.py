@@ -57,7 +57,7 @@ def test_mistakes(
 @pytest.mark.parametrize("engine", ["dask", "ray"])
 def test_nothing_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str) -> None:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        free.bind(("127.0.0.1", 0))  # bound, but without a listener
         address = f"127.0.0.1:{free.getsockname()[1]}"
         assert command("--on", f"{engine}://{address}", "--out", str(tmp_path)) == 2
     said = f"cuber: --on {engine}://{address}: nothing answers at {address} (Connection refused)\n"

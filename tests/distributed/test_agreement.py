@@ -80,7 +80,7 @@ def refusals() -> list[str]:
             sentences.append(str(error))
 
     model = MLP(6, 8, 3)
-    refused(CUBER(model), model)  # nobody averages the gradients
+    refused(CUBER(model), model)  # without DistributedDataParallel
     model = MLP(6, 8, 3)
     refused(FineTune(model), DistributedDataParallel(model), lr=0.1 + distributed.rank())
     # A layer that was frozen when DistributedDataParallel was made

@@ -244,7 +244,7 @@ def test_predictions_and_what_became_of_old_tasks():
     cells = Page(render(report(*with_predictions))).cells
     assert "-1.000 ± 0.707" in cells
     without = [*with_predictions, result(seed=2)]  # of an earlier version
-    assert "as predicted" not in Page(render(report(*without))).text
+    assert "Predicted change" not in Page(render(report(*without))).text
 
 
 def test_hostile_names_are_only_text(tmp_path):

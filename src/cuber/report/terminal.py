@@ -39,7 +39,9 @@ def show_result(result: Result, console: Console) -> None:
         console.print(Text(title, style="bold"))
         console.print(regimes)
     if result.predictions:
-        console.print(Text("Old tasks: predicted change of their losses, and what became of them", style="bold"))
+        console.print(
+            Text("Old tasks: predicted change of their losses, measured change of their accuracy", style="bold")
+        )
         console.print(_predictions_table(result))
     show_summary(result, console)
 

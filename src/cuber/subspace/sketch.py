@@ -54,7 +54,7 @@ class Sketch(Gram):
         basis = self.basis.to(vectors)
         self.count += len(vectors)
         self._energy += float(vectors.double().square().sum())
-        if self._energy < float("inf"):  # else it is refused by whoever reads the energy
+        if self._energy < float("inf"):  # input_grams refuses an infinite energy
             along = vectors @ basis
             self.inside += along.double().T @ along.double()
             self._append(torch.cat([torch.addmm(vectors, along, basis.T, alpha=-1), along], dim=1))

@@ -113,7 +113,7 @@ def learn(
 
 
 def check_workers(workers: int, stream: Stream) -> None:
-    """Raise a CuberError unless the number is valid and there is something to do for so many processes."""
+    """Raise a CuberError unless the number is valid and that number of processes has something to read."""
     if not is_number(workers, whole=True) or workers < 0:
         raise CuberError(f"workers must be a whole number of at least 0, not {short(workers)}")
     splits = [split for task in stream for split in (task.train, task.validation, task.test) if split is not None]

@@ -6,6 +6,7 @@ import importlib
 import socket
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import wait as wait_for
 from pathlib import Path
@@ -23,7 +24,7 @@ STOP_SECONDS = 30.0
 ENGINES = {"dask": "DaskEngine", "ray": "RayEngine"}
 
 
-class RemoteEngine(Executor):
+class RemoteEngine(Executor, ABC):
     """Run calls on other machines, each in a process of its own; their directories must be shared by all machines.
 
     A call whose worker dies is called again on another; an engine that loses several workers by it gives up.
@@ -47,17 +48,17 @@ class RemoteEngine(Executor):
             needed = f"pip install 'cuber-learn[{self.name}]'"
             raise CuberError(f"--on {self.name} needs {needed} ({error})") from error
 
+    @abstractmethod
     def connect(self) -> None:
         """Import the engine's package and connect to the engine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, function: Any, args: Any, threads: int) -> Future[Any]:
         """Call a function that needs a number of threads; again on another worker, a few times, if its worker dies."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cancel(self) -> None:
         """Give up all calls."""
-        raise NotImplementedError
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a function on some worker as soon as the engine has room for it."""
