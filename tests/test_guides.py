@@ -23,7 +23,7 @@ from cuber.core.settings import settings_of
 from cuber.experiments import Experiment, run
 from cuber.experiments.reproduce import SCALES, TARGETS
 from cuber.layers import BACKENDS, ProtectedLayer
-from cuber.layers.protected import RULES
+from cuber.layers.rule import RULES
 from cuber.methods import METHODS
 from tests.datasets import files
 from tests.packages import install

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cuber.layers import ProtectedLayer
-from cuber.layers.protected import rule_for
+from cuber.layers.rule import rule_for
 
 
 @dataclass(frozen=True)

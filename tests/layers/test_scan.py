@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from cuber import CuberError
-from cuber.core.layerwise import scan
-from cuber.layers import Rule, register
-from cuber.layers.protected import RULES, rule_for
+from cuber.layers import RULES, Rule, register, scan
+from cuber.layers.rule import rule_for
 from tests.models import CASES, Tied
 
 
@@ -156,7 +155,7 @@ def test_a_lazy_layer_is_an_error_that_names_it_and_the_remedy() -> None:
 
 
 def test_a_new_layer_type_is_one_registered_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuber.layers.protected.RULES", RULES.copy())
+    monkeypatch.setattr("cuber.layers.rule.RULES", RULES.copy())
 
     class Doubled(nn.Module):
         def __init__(self) -> None:

@@ -17,7 +17,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
-from cuber.core.layerwise import scan
 from cuber.errors import CuberWarning
 from cuber.layers import (
     ProtectedLayer,
@@ -26,6 +25,7 @@ from cuber.layers import (
     evaluation_mode,
     normalized_by_batch,
     sample_gradients,
+    scan,
     sum_of_squares,
     uses_of,
 )

@@ -13,19 +13,19 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
+from cuber.core.misuse import check_known, require_attached, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.settings import check_settings, setting, settings_of
 from cuber.core.snapshot import Snapshot
 from cuber.core.state import check_state, load, memory_bytes, move, save
 from cuber.errors import CuberError
 from cuber.layers.gates import strip_gates
-from cuber.layers.model import Freezer, Normalization, Statistics, claim, evaluation_mode, release
+from cuber.layers.model import Freezer, claim, evaluation_mode, release
+from cuber.layers.normalization import Normalization, Statistics
 from cuber.networks.heads import heads_of, other_head_parameters
 
 LossFunction = Callable[[Any, Any], Tensor]
 Forward = Callable[[nn.Module, Batch], Tensor]
-
-DETACHED = "this learner was detached from its model: make a new one"
 
 
 @dataclass(eq=False, repr=False)
@@ -85,8 +85,9 @@ class Method:
         self.shown_task: int | None = None
         """The task that the model answers for; None: with its bare weights."""
         self._loss_fn: LossFunction | None = None
-        self._resumed = self._detached = False
-        self._views = 0
+        self._resumed = self.is_detached = False
+        self.views = 0
+        """Number of ``as_task`` blocks that are open."""
         self.memory_device = self.device
         """Where all that is remembered is."""
 
@@ -102,7 +103,7 @@ class Method:
             loss_fn: ``loss_fn(output, target)``, a mean over the batch.
             steps: number of steps in an epoch, where it is not ``len(loader)``.
         """
-        self._require_attached("begin_task")
+        require_attached(self, "begin_task")
         batches.check_loader(loader, "begin_task")
         if self.task is not None:
             raise CuberError(f"task {self.task} has begun already: call end_task before the next begin_task")
@@ -137,7 +138,7 @@ class Method:
         Returns:
             The same optimizer.
         """
-        self._require_task("wrap")
+        require_task(self, "wrap")
         if not isinstance(optimizer, Optimizer):
             raise CuberError(f"wrap takes a torch optimizer, not a {type(optimizer).__name__}")
         self.freezer.warn_of_thawed()
@@ -147,7 +148,7 @@ class Method:
 
     def end_epoch(self) -> None:
         """Call after each pass over the task's training data."""
-        self._require_task("end_epoch")
+        require_task(self, "end_epoch")
         self.epoch += 1
         self.optimizers.forget_pending()
         distributed.average_(self.normalization.buffers())
@@ -159,8 +160,8 @@ class Method:
         Args:
             loader: the task's training data.
         """
-        self._require_task("end_task")
-        self._require_attached("end_task")
+        require_task(self, "end_task")
+        require_attached(self, "end_task")
         batches.check_loader(loader, "end_task")
         self.optimizers.require_any("end_task")
         self.freezer.warn_of_thawed()
@@ -181,17 +182,14 @@ class Method:
     @contextmanager
     def as_task(self, task: int | None) -> Iterator[nn.Module]:
         """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
-        if self._detached:
-            raise CuberError(DETACHED)
-        if task is not None:
-            self._check_known(task)
+        check_known(self, task)
         shown, statistics = self.shown_task, self.normalization.statistics()
-        self._views += 1
+        self.views += 1
         try:
             self.show_task(task)
             yield self.model
         finally:
-            self._views -= 1
+            self.views -= 1
             self.show_task(shown)
             self.normalization.restore(statistics)
 
@@ -204,7 +202,7 @@ class Method:
         self._leave_task()
         self.freezer.thaw()
         self.normalization.detach()
-        self._detached = True
+        self.is_detached = True
         release(self.model)
 
     def average_gradients(self, weight: float | None = None) -> None:
@@ -242,7 +240,7 @@ class Method:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what ``state_dict()`` returned; in the middle of a task, call ``resume_task`` next."""
-        self._require_attached("load_state_dict")
+        require_attached(self, "load_state_dict")
         check_state(self, state)
         self.check_state(state["remembered"])
         self._leave_task()
@@ -257,7 +255,7 @@ class Method:
 
     def resume_task(self, loss_fn: LossFunction | None = None) -> None:
         """Go on with the task in whose middle a loaded state was saved."""
-        self._require_task("resume_task")
+        require_task(self, "resume_task")
         self._loss_fn, self._resumed = loss_fn, True
 
     def memory_bytes(self) -> dict[str, int]:
@@ -369,26 +367,6 @@ class Method:
         with batches.explained(f"task {self.tasks}: the model and the loss cannot take the loader's {which}"):
             return self.loss(batch)
 
-    def _require_attached(self, verb: str) -> None:
-        if self._detached:
-            raise CuberError(DETACHED)
-        if self._views:
-            raise CuberError(f"{verb} inside as_task, which would then show the old task again: leave the block first")
-        if torch.is_inference_mode_enabled():
-            raise CuberError(f"{verb} needs gradients: call it outside torch.inference_mode()")
-
-    def _check_known(self, task: Any) -> None:
-        if not isinstance(task, int) or isinstance(task, bool):
-            raise CuberError(f"as_task takes the number of a task or None, not {task!r}")
-        known = self.tasks + (self.at_once if self.task is not None else 0)
-        if not 0 <= task < known:
-            learned = f"tasks 0 to {known - 1} have" if known > 1 else "only task 0 has" if known else "none has"
-            raise CuberError(f"as_task({task}): that task has not been learned ({learned})")
-
-    def _require_task(self, verb: str) -> None:
-        if self.task is None:
-            raise CuberError(f"{verb} before begin_task: call begin_task(loader, loss_fn) first")
-
     def _leave_task(self) -> None:
         self.optimizers.release()
         self.on_task_left()
@@ -396,5 +374,5 @@ class Method:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if not self._detached:
+        if not self.is_detached:
             claim(self.model, self)

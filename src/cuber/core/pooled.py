@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
+from cuber.core.misuse import require_task
 from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.settings import PerLayer, setting
 from cuber.errors import CuberError, CuberWarning
@@ -157,7 +158,7 @@ class PooledMethod(LayerwiseMethod):
 
     def displacement(self, name: str) -> Tensor:
         """Return how far a layer's weight has moved along each column of its pool in the present task, out x K."""
-        self._require_task("displacement")
+        require_task(self, "displacement")
         with full_precision(self.device):
             return (
                 Anchor.of(self.layers[name].matrix().detach(), self.memory[name].basis).start - self.anchors[name].start

@@ -1,27 +1,22 @@
 """What the methods must know of a layer: its input vectors, and its weight as a matrix that acts on them.
 
-Besides, what a learner changes in a model as a whole: frozen parameters and normalization statistics (``model.py``).
+Besides, what a learner changes in a model as a whole: frozen parameters (``model.py``) and normalization layers.
 
 A new layer type is one file here: a subclass of :class:`Rule` under :func:`register`, imported below.
 """
 
-from cuber.layers import convolution
+from cuber.layers import convolution, linear
 from cuber.layers.gates import Gate, Wiring, find_gated_modules, strip_gates
-from cuber.layers.model import (
-    Freezer,
-    Normalization,
-    Statistics,
-    claim,
-    constant_statistics,
-    evaluation_mode,
-    normalized_by_batch,
-    release,
-)
+from cuber.layers.model import Freezer, claim, evaluation_mode, release
+from cuber.layers.normalization import Normalization, Statistics, constant_statistics, normalized_by_batch
 from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
-from cuber.layers.protected import BACKENDS, ProtectedLayer, Rule, observed, register
+from cuber.layers.protected import BACKENDS, ProtectedLayer, observed
+from cuber.layers.rule import RULES, Rule, register
+from cuber.layers.scan import scan
 
 __all__ = [
     "BACKENDS",
+    "RULES",
     "Freezer",
     "Gate",
     "Normalization",
@@ -35,11 +30,13 @@ __all__ = [
     "convolution",
     "evaluation_mode",
     "find_gated_modules",
+    "linear",
     "normalized_by_batch",
     "observed",
     "register",
     "release",
     "sample_gradients",
+    "scan",
     "strip_gates",
     "sum_of_squares",
     "uses_of",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
-from cuber.layers.protected import Rule, register
+from cuber.layers.rule import Rule, register
 
 
 @register(nn.Conv1d, nn.Conv2d, nn.Conv3d)

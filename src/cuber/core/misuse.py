@@ -1,0 +1,44 @@
+"""Calls of a learner at the wrong time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from cuber.errors import CuberError
+
+if TYPE_CHECKING:
+    from cuber.core.learner import Method
+
+DETACHED = "this learner was detached from its model: make a new one"
+
+
+def require_attached(learner: Method, verb: str) -> None:
+    """Raise unless a learner may act on its model."""
+    if learner.is_detached:
+        raise CuberError(DETACHED)
+    if learner.views:
+        raise CuberError(f"{verb} inside as_task, which would then show the old task again: leave the block first")
+    if torch.is_inference_mode_enabled():
+        raise CuberError(f"{verb} needs gradients: call it outside torch.inference_mode()")
+
+
+def require_task(learner: Method, verb: str) -> None:
+    """Raise unless a learner is in a task."""
+    if learner.task is None:
+        raise CuberError(f"{verb} before begin_task: call begin_task(loader, loss_fn) first")
+
+
+def check_known(learner: Method, task: object) -> None:
+    """Raise unless the model can answer for a task, or for None."""
+    if learner.is_detached:
+        raise CuberError(DETACHED)
+    if task is None:
+        return
+    if not isinstance(task, int) or isinstance(task, bool):
+        raise CuberError(f"as_task takes the number of a task or None, not {task!r}")
+    known = learner.tasks + (learner.at_once if learner.task is not None else 0)
+    if not 0 <= task < known:
+        learned = f"tasks 0 to {known - 1} have" if known > 1 else "only task 0 has" if known else "none has"
+        raise CuberError(f"as_task({task}): that task has not been learned ({learned})")

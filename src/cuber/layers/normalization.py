@@ -1,0 +1,139 @@
+"""Normalization layers: what each task keeps of them, and batches that are normalized by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+Statistics = dict[str, Tensor]
+"""Buffer name -> running mean, variance or count of a normalization layer."""
+
+
+class Normalization:
+    """The normalization layers of a model that have running statistics.
+
+    Args:
+        model: whose layers they are.
+        mode: "task": each task has its own running statistics; "batch": each batch is normalized by itself.
+    """
+
+    def __init__(self, model: nn.Module, mode: str) -> None:
+        self.mode = mode
+        self.layers = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, _NormBase) and module.track_running_stats and module.running_mean is not None
+        }
+        self.detach()  # a copy of a model comes with the forward passes of the original's learner
+        for module in self.layers.values() if mode == "batch" else []:
+            if isinstance(module, _BatchNorm):
+                module.forward = BatchStatistics(module)  # type: ignore[assignment]
+
+    def detach(self) -> None:
+        """Restore the layers' own forward pass."""
+        for module in self.layers.values():
+            if isinstance(module.__dict__.get("forward"), BatchStatistics):
+                del module.__dict__["forward"]
+
+    def buffers(self) -> list[Tensor]:
+        """Return the running statistics themselves; nothing in mode "batch"."""
+        return [] if self.mode == "batch" else [buffer for _, buffer in self.named_buffers()]
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Iterate over the running statistics, with names."""
+        for name, module in self.layers.items():
+            for key, buffer in module.named_buffers(recurse=False):
+                yield f"{name}.{key}", buffer
+
+    def statistics(self) -> Statistics:
+        """Return a copy of the running statistics; nothing in mode "batch"."""
+        return {} if self.mode == "batch" else {name: buffer.clone() for name, buffer in self.named_buffers()}
+
+    def restore(self, statistics: Statistics) -> None:
+        """Copy ``statistics`` into the layers that it names."""
+        for name, buffer in self.named_buffers():
+            if name in statistics:
+                buffer.copy_(statistics[name])
+
+    def trained_layers(self, model: nn.Module) -> list[_NormBase]:
+        """Return the layers whose running statistics training changes: none that is in evaluation mode by itself."""
+        if self.mode == "batch":
+            return []
+        return [module for module in self.layers.values() if module.training or not model.training]
+
+    @contextmanager
+    def estimating(self, layers: list[_NormBase]) -> Iterator[None]:
+        """While open, forward passes compute the layers' statistics anew, as averages over the batches."""
+        before = [(module.momentum, module.training) for module in layers]
+        for module in layers:
+            module.reset_running_stats()
+            module.momentum = None
+            module.train()
+        try:
+            yield
+        finally:
+            for module, (momentum, training) in zip(layers, before, strict=True):
+                module.momentum, module.training = momentum, training
+
+
+class BatchStatistics:
+    """The forward pass of the paper's batch norm: every batch is normalized by itself, in evaluation too.
+
+    Args:
+        module: the layer.
+        constants: mean and variance to use instead, for each call in a cycle.
+    """
+
+    def __init__(self, module: _BatchNorm, constants: list[tuple[Tensor, Tensor]] | None = None) -> None:
+        self.module = module
+        self.constants = None if constants is None else cycle(constants)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        module, (mean, variance) = self.module, (None, None) if self.constants is None else next(self.constants)
+        return functional.batch_norm(x, mean, variance, module.weight, module.bias, mean is None, 0.0, module.eps)
+
+
+def normalized_by_batch(model: nn.Module) -> list[_BatchNorm]:
+    """Return the layers that normalize every batch by itself, in evaluation too."""
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, _BatchNorm)
+        and (module.running_mean is None or isinstance(module.__dict__.get("forward"), BatchStatistics))
+    ]
+
+
+@contextmanager
+def constant_statistics(layers: list[_BatchNorm], run: Callable[[], object]) -> Iterator[None]:
+    """While open, layers use the mean and variance of their inputs in ``run()`` as constants.
+
+    Samples do not interact, so that each has its own gradient.
+    """
+    seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {module: [] for module in layers}
+
+    def measure(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        over = [dim for dim in range(arguments[0].dim()) if dim != 1]
+        variance, mean = torch.var_mean(arguments[0], over, correction=0)
+        seen[module].append((mean, variance))
+
+    with ExitStack() as hooks, torch.no_grad():
+        for module in layers:
+            hooks.enter_context(module.register_forward_pre_hook(measure))
+        if layers:
+            run()
+    before = {module: module.__dict__.get("forward") for module in layers}
+    try:
+        for module in layers:
+            module.forward = BatchStatistics(module, seen[module])  # type: ignore[assignment]
+        yield
+    finally:
+        for module, forward in before.items():
+            del module.__dict__["forward"]
+            if forward is not None:
+                module.__dict__["forward"] = forward
