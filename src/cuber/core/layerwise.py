@@ -66,9 +66,9 @@ class LayerwiseMethod(Method):
         return layer
 
     def detach(self) -> None:
+        super().detach()
         for layer in self.layers.values():
             layer.detach()
-        super().detach()
 
     def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
         """Return the gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches.

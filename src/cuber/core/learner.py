@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
+from cuber.core.export import export, warn_of_loss
 from cuber.core.misuse import check_known, require_attached, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.settings import check_settings, setting, settings_of
@@ -88,6 +89,8 @@ class Method:
         self._resumed = self.is_detached = False
         self.views = 0
         """Number of ``as_task`` blocks that are open."""
+        self.exported: set[int] = set()
+        """Tasks that were exported with the present weights."""
         self.memory_device = self.device
         """Where all that is remembered is."""
 
@@ -193,12 +196,17 @@ class Method:
             self.show_task(shown)
             self.normalization.restore(statistics)
 
+    def export(self, task: int) -> nn.Module:
+        """Return a plain copy of the model that answers for ``task``, in evaluation mode; it does not need cuber."""
+        return export(self, task)
+
     def snapshot(self) -> Snapshot:
         """Copy all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
         return Snapshot(self)
 
     def detach(self) -> None:
-        """Remove the learner from the model, which keeps its present weights."""
+        """Remove the learner from the model, which keeps its present weights; ``export`` first what tasks need."""
+        warn_of_loss(self)
         self._leave_task()
         self.freezer.thaw()
         self.normalization.detach()
@@ -370,7 +378,7 @@ class Method:
     def _leave_task(self) -> None:
         self.optimizers.release()
         self.on_task_left()
-        self.sample, self._resumed, self.task = [], False, None
+        self.sample, self._resumed, self.task, self.exported = [], False, None, set()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cuber.errors import CuberError
 from cuber.layers.backends import FastBackend, PlainBackend
 from cuber.layers.rule import Rule
-from cuber.subspace import Constraint, Scaling
+from cuber.subspace import Constraint, Scaling, in_float64
 
 BACKENDS: dict[str, type[PlainBackend]] = {"fast": FastBackend, "plain": PlainBackend}
 
@@ -136,6 +136,27 @@ class ProtectedLayer:
         for parameter, value in zip(self.parameters, self.split(matrix), strict=True):
             parameter.copy_(value)
 
+    @torch.no_grad()
+    def effective_matrix(self) -> Tensor:
+        """Return ``W~ = W + (W B) S B'`` in float64, where the weight is now; ``[W | b]`` itself without a scaling."""
+        if self._scaling is None:
+            return self.matrix()
+        self._move_scaling()
+        scaling, weight = self._scaling, in_float64(self.matrix())
+        basis, applied = in_float64(scaling.basis), in_float64(scaling.applied)
+        read = weight @ basis if scaling.left is None else weight @ basis @ in_float64(scaling.left)
+        return weight + read @ applied @ basis.mT
+
+    @torch.no_grad()
+    def scale_outputs(self, factors: Tensor) -> None:
+        """Multiply each output unit by a factor: the rows of the weight, and the bias, trained or not."""
+        self.set_matrix(in_float64(self.matrix()) * in_float64(factors).unsqueeze(1))
+        if self.bias is not None and not self.with_bias:  # layers that are not scaled may have the same one
+            scaled = (in_float64(self.bias) * in_float64(factors)).to(self.bias)
+            bias = nn.Parameter(scaled, requires_grad=self.bias.requires_grad)
+            for module in self.modules:
+                module.bias = bias
+
     def gradients(self) -> list[Tensor]:
         """Return the ``.grad`` of each parameter, which is 0 where there was none."""
         for parameter in self.parameters:
@@ -181,10 +202,13 @@ class ProtectedLayer:
 
     def forward(self, module: nn.Module, x: Tensor) -> Tensor:
         """Return the output of a module with the effective weight."""
+        self._move_scaling()
+        return self.backend.forward(module, x)
+
+    def _move_scaling(self) -> None:
         if self._scaling is not None and not self._scaling.fits(self.parameter):
             self._scaling.move(self.parameter)  # the model was moved
             self.backend.on_scaling_changed()
-        return self.backend.forward(module, x)
 
     def attach(self, *, fused: bool = False) -> None:
         """Replace the forward pass of the layer's modules.
@@ -227,12 +251,23 @@ class Attached:
         self.module = module
 
     def __call__(self, input: Tensor) -> Tensor:
+        if torch.jit.is_tracing() or torch.compiler.is_exporting():
+            raise CuberError(
+                f"layer '{self.layer.name}' has a learner, which decides for which task it computes: a trace would fix "
+                "that; trace or export what learner.export(task) returns, a plain module"
+            )
         if self.layer.observer is not None:
             self.layer.observer(self.layer, self.module, input.detach())
         return self.layer.forward(self.module, input)
 
     def no_op(self, *_: Any) -> None:
         """A hook that does nothing."""
+
+
+def attached_layers(model: nn.Module) -> list[ProtectedLayer]:
+    """Return the layers whose forward pass a learner has replaced; those of a copied model are copies too."""
+    forwards = [module.__dict__.get("forward") for module in model.modules()]
+    return list(dict.fromkeys(forward.layer for forward in forwards if isinstance(forward, Attached)))
 
 
 def strip(module: nn.Module) -> None:
