@@ -17,6 +17,7 @@ def _fresh_compiler() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 @pytest.mark.parametrize(("name", "backend"), [("mlp", "aot_eager"), ("residual block", "eager")])
 def test_a_compiled_model_gives_the_same_outputs_as_every_task(name: str, backend: str) -> None:
     """Whether it was compiled before the learner was made or after."""

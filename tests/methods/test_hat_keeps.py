@@ -20,6 +20,7 @@ from tests.training import small
 CASE = CASES["mlp"]
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 @pytest.mark.parametrize("name", ["mlp", "residual block"])
 def test_a_copy_of_the_model_answers_the_same_and_another_learner_takes_the_gates_off(name: str) -> None:
     learner = after_first_task(name)
@@ -61,6 +62,7 @@ def test_a_transformer_that_packs_its_sequences_is_gated_too() -> None:
     assert torch.allclose(logits(learner, 0, x), before, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 def test_gates_are_part_of_what_is_compiled() -> None:
     torch._dynamo.reset()
     learner = after_first_task("mlp")

@@ -54,6 +54,7 @@ def test_tasks_do_not_begin_or_end_while_another_is_shown(verb: str) -> None:
     assert learner.tasks == 2 + (verb == "end_task")
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 def test_a_learner_that_has_let_go_answers_for_no_task() -> None:
     learner = learned()
     state = learner.state_dict()

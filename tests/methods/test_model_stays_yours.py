@@ -75,6 +75,7 @@ def test_detaching_restores_forward_hooks_and_what_is_trained(kind: type, case: 
     assert after == before
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 @pytest.mark.parametrize("kind", METHODS)
 def test_detaching_in_the_middle_of_the_third_task_restores_all_the_same(kind: type) -> None:
     case = CASES["many heads"]
@@ -89,6 +90,7 @@ def test_detaching_in_the_middle_of_the_third_task_restores_all_the_same(kind: t
     assert fingerprint(model) == before
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 def test_detaching_leaves_the_bare_weights() -> None:
     case = CASES["mlp"]
     learner = TRGP(case.model(), eps1=0.0)
@@ -129,6 +131,7 @@ def test_a_copy_computes_the_same_function_scalings_included(case: Case, duplica
     assert torch.equal(as_zero(x), logits(learner, 0, x))
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, through_pickle, through_a_file])
 def test_a_copy_can_have_its_own_learner_and_neither_disturbs_the_other(duplicate: Any) -> None:
     case = CASES["mlp"]
@@ -170,6 +173,7 @@ def test_the_learner_of_a_copy_trains_the_heads_that_the_original_s_learner_had_
     assert "heads.0.weight" in dict(twin.named_parameters())
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_hooks_of_the_user_are_called_as_ever() -> None:
     case = CASES["mlp"]

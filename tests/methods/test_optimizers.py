@@ -58,6 +58,7 @@ def test_after_the_task_an_optimizer_has_no_hooks_left(kind: type) -> None:
     assert not optimizer._optimizer_step_post_hooks
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 def test_detaching_in_the_middle_of_a_task_takes_the_hooks_along() -> None:
     learner = in_second_task()
     optimizer = learner.wrap(sgd(learner.parameters()))

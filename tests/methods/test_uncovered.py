@@ -89,6 +89,7 @@ def test_they_are_named_with_a_reason_in_repr_and_trained_in_the_first_task(buil
     assert changed(learner, before) == names
 
 
+@pytest.mark.filterwarnings("ignore:detach leaves")
 @models
 def test_frozen_they_stand_still_after_the_first_task(build: Any, names: set[str]) -> None:
     learner = TRGP(build(), eps1=0.0)

@@ -1,19 +1,16 @@
-"""Export: one task as a plain module, and what is lost without it when a learner is detached."""
+"""Export: one task of a learner as a plain module."""
 
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from cuber.core.misuse import check_known
-from cuber.errors import CuberError, CuberWarning
-from cuber.layers.gates import gates_of
+from cuber.errors import CuberError
 from cuber.layers.plain import make_plain
-from cuber.layers.protected import attached_layers
 from cuber.networks.heads import MultiHead, heads_of
 
 if TYPE_CHECKING:
@@ -31,8 +28,6 @@ def export(learner: Method, task: int) -> nn.Module:
         task: a task that was learned, or the one being learned.
     """
     check_known(learner, task, "export")
-    if task is None:
-        raise CuberError("export takes the number of a task, not None: model.state_dict() has the bare weights")
     if torch.is_inference_mode_enabled():
         raise CuberError(f"export({task}) makes new parameters: call it outside torch.inference_mode()")
     if learner.views and task >= learner.tasks:
@@ -79,30 +74,3 @@ def _copy_with_one_head(model: nn.Module, copies: dict[int, Any]) -> nn.Module:
 
 def _hooks(module: nn.Module) -> dict[str, Any]:
     return {name: hooks for name, hooks in vars(module).items() if "hook" in name and hooks}
-
-
-def warn_of_loss(learner: Method) -> None:
-    """Warn of what the tasks need besides the parameters and buffers that a model now has, unless it was exported."""
-    if learner.is_detached:
-        return
-    known = learner.tasks + (learner.at_once if learner.task is not None else 0)
-    lost: dict[str, list[str]] = {}
-    present = learner.normalization.statistics()
-    for task in sorted(set(range(known)) - learner.exported):
-        with learner.as_task(task) as model:
-            shown = learner.normalization.statistics()
-            needs = {
-                "scalings": any(layer.scaling is not None for layer in attached_layers(model)),
-                "gates": any(gate.embedding is not None for gate in gates_of(model)),
-                "normalization": any(not torch.equal(value, present[name]) for name, value in shown.items()),
-            }
-        for kind in (kind for kind, needed in needs.items() if needed):
-            lost.setdefault(kind, []).append(str(task))
-    if lost:
-        kinds = "; ".join(f"{kind} of task {', '.join(tasks)}" for kind, tasks in lost.items())
-        warnings.warn(
-            f"detach leaves the model with its bare weights, and these are lost: {kinds}. To keep a task, call "
-            "learner.export(task) before detach()",
-            CuberWarning,
-            stacklevel=4,
-        )

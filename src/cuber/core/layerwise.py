@@ -65,8 +65,7 @@ class LayerwiseMethod(Method):
         """Return the layer to protect, for one that was found in the model."""
         return layer
 
-    def detach(self) -> None:
-        super().detach()
+    def on_detach(self) -> None:
         for layer in self.layers.values():
             layer.detach()
 

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
-from cuber.core.export import export, warn_of_loss
+from cuber.core.detaching import detach
+from cuber.core.export import export
 from cuber.core.misuse import check_known, require_attached, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.settings import check_settings, setting, settings_of
@@ -21,7 +22,7 @@ from cuber.core.snapshot import Snapshot
 from cuber.core.state import check_state, load, memory_bytes, move, save
 from cuber.errors import CuberError
 from cuber.layers.gates import strip_gates
-from cuber.layers.model import Freezer, claim, evaluation_mode, release
+from cuber.layers.model import Freezer, claim, evaluation_mode
 from cuber.layers.normalization import Normalization, Statistics
 from cuber.networks.heads import heads_of, other_head_parameters
 
@@ -206,12 +207,7 @@ class Method:
 
     def detach(self) -> None:
         """Remove the learner from the model, which keeps its present weights; ``export`` first what tasks need."""
-        warn_of_loss(self)
-        self._leave_task()
-        self.freezer.thaw()
-        self.normalization.detach()
-        self.is_detached = True
-        release(self.model)
+        detach(self)
 
     def average_gradients(self, weight: float | None = None) -> None:
         """Call between ``backward()`` and ``step()`` in several processes without ``DistributedDataParallel``.
@@ -361,6 +357,9 @@ class Method:
 
     def on_task_left(self) -> None:
         """A task has ended or was refused: drop what belongs to it."""
+
+    def on_detach(self) -> None:
+        """The learner is being removed: undo what it has changed in the model."""
 
     def describe(self) -> list[str]:
         """Return lines that ``repr`` adds."""
