@@ -145,7 +145,9 @@ def test_what_the_learner_froze_is_not_frozen_and_what_the_user_froze_is() -> No
     learner = learned("gpm", words := CASES["transformer on words"], tasks=1)
     learner.begin_task(words.loader(1), loss_fn)
     assert not all(parameter.requires_grad for parameter in learner.model.parameters())
-    assert all(parameter.requires_grad for parameter in learner.export(0).parameters())
+    exported = learner.export(0)
+    assert all(parameter.requires_grad for parameter in exported.parameters())
+    assert_plain(exported)
 
 
 def test_tied_weights_stay_tied() -> None:

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, TRGP, FineTune
-from tests.loops import learn, logits, loss_fn, same_bits, train
+from tests.loops import detach, learn, logits, loss_fn, same_bits, train
 from tests.models import CASES, Case, cases
 
 METHODS = [FineTune, EWC, AGEM, ER, GPM, TRGP, CUBER]
@@ -75,7 +75,6 @@ def test_detaching_restores_forward_hooks_and_what_is_trained(kind: type, case: 
     assert after == before
 
 
-@pytest.mark.filterwarnings("ignore:detach leaves")
 @pytest.mark.parametrize("kind", METHODS)
 def test_detaching_in_the_middle_of_the_third_task_restores_all_the_same(kind: type) -> None:
     case = CASES["many heads"]
@@ -86,11 +85,10 @@ def test_detaching_in_the_middle_of_the_third_task_restores_all_the_same(kind: t
         learn(learner, case.loader(task))
     learner.begin_task(case.loader(2), loss_fn)
     assert fingerprint(model) != before
-    learner.detach()
+    detach(learner)
     assert fingerprint(model) == before
 
 
-@pytest.mark.filterwarnings("ignore:detach leaves")
 def test_detaching_leaves_the_bare_weights() -> None:
     case = CASES["mlp"]
     learner = TRGP(case.model(), eps1=0.0)
@@ -98,7 +96,7 @@ def test_detaching_leaves_the_bare_weights() -> None:
         learn(learner, case.loader(task))
     x = case.inputs(0, 5)
     bare = logits(learner, None, x)
-    learner.detach()
+    detach(learner)
     assert torch.equal(learner.model(x), bare)
 
 
@@ -131,7 +129,6 @@ def test_a_copy_computes_the_same_function_scalings_included(case: Case, duplica
     assert torch.equal(as_zero(x), logits(learner, 0, x))
 
 
-@pytest.mark.filterwarnings("ignore:detach leaves")
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, through_pickle, through_a_file])
 def test_a_copy_can_have_its_own_learner_and_neither_disturbs_the_other(duplicate: Any) -> None:
     case = CASES["mlp"]
@@ -144,7 +141,7 @@ def test_a_copy_can_have_its_own_learner_and_neither_disturbs_the_other(duplicat
     assert torch.equal(twin.model(x), logits(learner, None, x)), "it begins with bare weights"
     for task in range(2):
         learn(twin, case.loader(task + 5))
-    twin.detach()
+    detach(twin)
     assert same_bits(learner.model, before)
     learn(learner, case.loader(2))
 
@@ -173,7 +170,6 @@ def test_the_learner_of_a_copy_trains_the_heads_that_the_original_s_learner_had_
     assert "heads.0.weight" in dict(twin.named_parameters())
 
 
-@pytest.mark.filterwarnings("ignore:detach leaves")
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_hooks_of_the_user_are_called_as_ever() -> None:
     case = CASES["mlp"]
@@ -188,7 +184,7 @@ def test_hooks_of_the_user_are_called_as_ever() -> None:
     calls.clear()
     loss_fn(model(case.inputs(0, 5)), torch.zeros(5, dtype=torch.long)).backward()
     assert calls == ["forward", "backward"]
-    learner.detach()
+    detach(learner)
     calls.clear()
     model(case.inputs(0, 5))
     assert calls == ["forward"]

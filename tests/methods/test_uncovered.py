@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cuber import CUBER, GPM, TRGP, CuberError
-from tests.loops import OPTIMIZERS, learn, loss_fn, train
+from tests.loops import OPTIMIZERS, detach, learn, loss_fn, train
 from tests.models import CASES
 
 DATA = CASES["mlp"]
@@ -89,7 +89,6 @@ def test_they_are_named_with_a_reason_in_repr_and_trained_in_the_first_task(buil
     assert changed(learner, before) == names
 
 
-@pytest.mark.filterwarnings("ignore:detach leaves")
 @models
 def test_frozen_they_stand_still_after_the_first_task(build: Any, names: set[str]) -> None:
     learner = TRGP(build(), eps1=0.0)
@@ -98,7 +97,7 @@ def test_frozen_they_stand_still_after_the_first_task(build: Any, names: set[str
     for task, optimizer in ((1, "AdamW"), (2, "momentum")):
         learn(learner, DATA.loader(task), OPTIMIZERS[optimizer])
         assert not changed(learner, before)
-    learner.detach()
+    detach(learner)
     assert all(parameter.requires_grad for parameter in learner.model.parameters())
 
 
