@@ -21,11 +21,10 @@ from cuber.core.misuse import require_task
 from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.settings import PerLayer, setting
 from cuber.errors import CuberError, CuberWarning
-from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, observed
+from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, has_layer_norm, observed
 from cuber.subspace import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
-    HIGHEST_THRESHOLD,
     WIDE,
     Anchor,
     Constraint,
@@ -37,10 +36,13 @@ from cuber.subspace import (
     Scaling,
     Sketch,
     full_precision,
+    held_share,
     supports_of,
 )
 
 NOTICEABLE_DRIFT = 1e-3
+HIGHEST_STEP = 0.999
+"""Where ``threshold_step`` stops: with the last thousandth protected, late tasks would have no direction left."""
 
 
 @dataclass(eq=False, repr=False)
@@ -60,13 +62,22 @@ class PooledMethod(LayerwiseMethod):
 
     threshold: PerLayer = setting(
         0.97,
-        f"fraction of the input energy that a task's subspace must hold; above {HIGHEST_THRESHOLD} it counts as "
-        f"{HIGHEST_THRESHOLD}: the rest may be rounding",
+        "fraction of the input energy that a task's subspace must hold (1: all but rounding)",
         low=0,
         high=1,
         per_layer=True,
     )
-    threshold_step: float = setting(0.003, "what each further task adds to the threshold", low=0, high=1)
+    threshold_step: float = setting(
+        0.003, f"what each further task adds to the threshold, up to {HIGHEST_STEP}", low=0, high=1
+    )
+    variance: PerLayer = setting(
+        0.99999,
+        "in models with layer norm: fraction of the variance of the inputs that a task's subspace must hold besides "
+        "(0: none)",
+        low=0,
+        high=1,
+        per_layer=True,
+    )
     samples: PerLayer = setting(300, "training samples that the bases are computed from", low=1, per_layer=True)
     sketch: str = setting(
         "auto",
@@ -123,7 +134,7 @@ class PooledMethod(LayerwiseMethod):
         self._open_memory()
         self.optimizers.steps = 0
         for name in self.layers:  # report a list of the wrong length now, not after training
-            self.threshold_of(name), self.samples_of(name), self.for_layer("max_rank", name)
+            self.threshold_of(name), self.variance_of(name), self.samples_of(name), self.for_layer("max_rank", name)
 
     def anchor(self, layer: ProtectedLayer) -> None:
         """Anchor a weight where it is now, and begin to learn a scaling of the old weights that are reused."""
@@ -224,12 +235,15 @@ class PooledMethod(LayerwiseMethod):
 
     def extend_pool(self, name: str, gram: Gram | None) -> None:
         """Add the subspace of the present task to the pool of a layer."""
-        threshold = min(self.threshold_of(name), HIGHEST_THRESHOLD)
-        share = self.memory[name].add_task(gram, threshold)
-        if share < threshold and isinstance(gram, Sketch) and name not in self._fell_short:
+        threshold, variance = self.threshold_of(name), self.variance_of(name)
+        share = self.memory[name].add_task(gram, threshold, variance)
+        if not isinstance(gram, Sketch) or name in self._fell_short:
+            return
+        wanted = held_share(gram, threshold, variance)
+        if share < wanted:
             self._fell_short.add(name)
             warnings.warn(
-                f"layer '{name}' protects {share:.1%} of its input energy instead of {threshold:.1%}: a sketch of rank "
+                f"layer '{name}' protects {share:.2%} of its input energy instead of {wanted:.2%}: a sketch of rank "
                 f"{self.sketch_rank} holds no more; set a higher sketch_rank",
                 CuberWarning,
                 stacklevel=5,
@@ -237,7 +251,14 @@ class PooledMethod(LayerwiseMethod):
 
     def threshold_of(self, name: str) -> float:
         """Return the energy threshold of a layer in the present task."""
-        return float(self.for_layer("threshold", name)) + self.threshold_step * self.tasks
+        first = float(self.for_layer("threshold", name))
+        return max(first, min(first + self.threshold_step * self.tasks, HIGHEST_STEP))
+
+    def variance_of(self, name: str) -> float:
+        """Return the share of the variance that a layer's subspaces must hold."""
+        # The mean of activations behind a layer norm has most of their energy, and tells tasks' samples apart least.
+        variance = float(self.for_layer("variance", name))
+        return variance if has_layer_norm(self.model) else 0.0
 
     def samples_of(self, name: str) -> int:
         """Return how many samples the basis of a layer is computed from."""
@@ -372,5 +393,8 @@ def sum_gram(gram: Gram | None, total: Gram, layer: ProtectedLayer) -> Gram | No
             if vectors is not None:
                 total.add(vectors.to(device))
         return total if total.count else None
-    none = torch.zeros(layer.dimension, layer.dimension, dtype=torch.float64, device=device)
-    return Gram.of(distributed.sum_tensors([none if gram is None else gram.matrix])[0], count)
+    none = torch.zeros(layer.dimension + 1, layer.dimension, dtype=torch.float64, device=device)
+    own = none if gram is None else torch.cat([gram.matrix, torch.as_tensor(gram.sum).unsqueeze(0)])
+    matrix, sums = distributed.sum_tensors([own])[0].split([layer.dimension, 1])
+    precision = max(distributed.gather(0.0 if gram is None else gram.precision))
+    return Gram.of(matrix, sums[0], count, precision)

@@ -8,7 +8,13 @@ A new layer type is one file here: a subclass of :class:`Rule` under :func:`regi
 from cuber.layers import convolution, linear
 from cuber.layers.gates import Gate, Wiring, find_gated_modules, strip_gates
 from cuber.layers.model import Freezer, claim, evaluation_mode, release
-from cuber.layers.normalization import Normalization, Statistics, constant_statistics, normalized_by_batch
+from cuber.layers.normalization import (
+    Normalization,
+    Statistics,
+    constant_statistics,
+    has_layer_norm,
+    normalized_by_batch,
+)
 from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
 from cuber.layers.protected import BACKENDS, ProtectedLayer, observed
 from cuber.layers.rule import RULES, Rule, register
@@ -30,6 +36,7 @@ __all__ = [
     "convolution",
     "evaluation_mode",
     "find_gated_modules",
+    "has_layer_norm",
     "linear",
     "normalized_by_batch",
     "observed",

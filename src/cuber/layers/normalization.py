@@ -109,6 +109,12 @@ def normalized_by_batch(model: nn.Module) -> list[_BatchNorm]:
     ]
 
 
+def has_layer_norm(model: nn.Module) -> bool:
+    """Return whether a model normalizes activations sample by sample, as transformers do, by a class of any library."""
+    names = {kind.__name__.lower() for module in model.modules() for kind in type(module).__mro__}
+    return any("layernorm" in name or "rmsnorm" in name for name in names)
+
+
 @contextmanager
 def constant_statistics(layers: list[_BatchNorm], run: Callable[[], object]) -> Iterator[None]:
     """While open, layers use the mean and variance of their inputs in ``run()`` as constants.
