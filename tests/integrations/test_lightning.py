@@ -75,10 +75,10 @@ class StatefulLoader:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
+        self.position %= len(self)  # nothing asks for more than the last batch
         for batch in self.batches[self.position :]:
             self.position += 1
             yield batch
-        self.position = 0
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position}
