@@ -13,18 +13,18 @@ from torch.utils.data import TensorDataset
 
 from cuber import CuberError
 from tests.integrations.small import METHODS, methods, mlp, same_answers
-from tests.loops import logits, loss_fn, same_bits, sgd
 from tests.loops import learn as learn_in_plain_loop
+from tests.loops import logits, loss_fn, same_bits, sgd
 
 pytest.importorskip("avalanche")
 
-from avalanche.benchmarks import benchmark_from_datasets  # noqa: E402
-from avalanche.benchmarks.utils import as_classification_dataset  # noqa: E402
-from avalanche.evaluation.metrics import accuracy_metrics  # noqa: E402
-from avalanche.training.plugins import EvaluationPlugin  # noqa: E402
-from avalanche.training.supervised import Naive  # noqa: E402
+from avalanche.benchmarks import benchmark_from_datasets
+from avalanche.benchmarks.utils import as_classification_dataset
+from avalanche.evaluation.metrics import accuracy_metrics
+from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.supervised import Naive
 
-from cuber.integrations.avalanche import CuberPlugin  # noqa: E402
+from cuber.integrations.avalanche import CuberPlugin
 
 TASKS, EPOCHS = 3, 2
 
@@ -51,7 +51,13 @@ def strategy_of(learner: Any, **options: Any) -> Any:
     evaluator = EvaluationPlugin(accuracy_metrics(experience=True), loggers=[])
     how = {"train_mb_size": 6, "train_epochs": EPOCHS, "eval_mb_size": 6, "device": "cpu", "evaluator": evaluator}
     plugins = [CuberPlugin(learner)]
-    return Naive(model=learner.model, optimizer=sgd(learner.model.parameters()), criterion=loss_fn, plugins=plugins, **{**how, **options})
+    return Naive(
+        model=learner.model,
+        optimizer=sgd(learner.model.parameters()),
+        criterion=loss_fn,
+        plugins=plugins,
+        **{**how, **options},
+    )
 
 
 @methods

@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -39,7 +39,7 @@ class StopAt(lightning.Callback):
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         if trainer.global_step == self.step:
-            raise Stopped
+            raise StoppedError
 
 
 class Module(lightning.LightningModule):
@@ -122,7 +122,7 @@ def test_stopped_in_mid_task_and_resumed_the_same_bits(method: str, step: int, t
     whole, stopped = learn(make(mlp()), tmp_path), learn(make(mlp()), tmp_path, range(1))
     saving = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)
     trainer = trainer_of(stopped, 1, tmp_path, saving, StopAt(step + 1), enable_checkpointing=True)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         trainer.fit(Module(stopped.model), StatefulLoader(1))
 
     (checkpoint,) = tmp_path.glob(f"*step={step}.ckpt")

@@ -21,7 +21,7 @@ from cuber.integrations.transformers import ContinualCallback  # noqa: E402
 TASKS, EPOCHS = 3, 2
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -31,7 +31,7 @@ class StopAt(transformers.TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step:
-            raise Stopped
+            raise StoppedError
 
 
 def bert(dropout: float = 0.0) -> nn.Module:
@@ -122,7 +122,7 @@ def test_stopped_in_mid_task_and_resumed_the_same_bits(method: str, step: int, t
     stopped = learn(make(bert(dropout=0.1)), tmp_path, range(1))
     trainer = trainer_of(stopped.model, 1, tmp_path, **how)
     trainer.add_callback(StopAt(step + 1))
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         ContinualCallback(stopped, trainer).train()
 
     resumed = make(bert(dropout=0.1))
@@ -178,7 +178,7 @@ def test_misuse_is_one_sentence(tmp_path: Path) -> None:
     callback = ContinualCallback(learner, trainer)
     with pytest.raises(CuberError, match="call the train method of the ContinualCallback"):
         trainer.train()
-    with pytest.raises(CuberError, match="there is no checkpoint in .*task-0' to resume from"):
+    with pytest.raises(CuberError, match=r"there is no checkpoint in .*task-0' to resume from"):
         callback.train(resume_from_checkpoint=True)
     callback.train()
     assert learner.forward is None

@@ -41,6 +41,8 @@ def resume(learner: Method, state: dict[str, Any], loss_fn: LossFunction | None 
             "keep the checkpoints of each task in a folder of their own"
         )
     if state["task"] is None:
-        raise CuberError(f"the checkpoint was saved after task {state['tasks'] - 1} had ended: nothing is left to resume")
+        raise CuberError(
+            f"the checkpoint was saved after task {state['tasks'] - 1} had ended: nothing is left to resume"
+        )
     learner.load_state_dict(state)
     learner.resume_task(loss_fn)

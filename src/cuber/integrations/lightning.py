@@ -37,7 +37,9 @@ class ContinualCallback(Callback):
         if stage != "fit":
             return
         if self._began:
-            raise CuberError("this ContinualCallback has learned its task: make a new one, and a Trainer, for each task")
+            raise CuberError(
+                "this ContinualCallback has learned its task: make a new one, and a Trainer, for each task"
+            )
         if not any(module is self.learner.model for module in pl_module.modules()):
             raise CuberError("the learner's model is not a part of this LightningModule: give both the same object")
         if trainer.ckpt_path is None:
