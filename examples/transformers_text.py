@@ -2,6 +2,7 @@
 
 The texts are made from templates: is a review of a restaurant good or bad, is a message a question or a statement, is
 a report about the weather or about sports? The tokenizer splits at spaces, and the model begins with random weights.
+With cuber.FineTune(model) instead of CUBER, the first task falls to 0 % in the end and the second to 41 %.
 """
 
 import itertools

@@ -165,3 +165,12 @@ def test_misuse_is_one_sentence(tmp_path: Path) -> None:
         trainer_of(learner, 1, tmp_path).fit(
             Module(learner.model), loader_of(1), ckpt_path=tmp_path / "after.ckpt", weights_only=True
         )
+
+    trainer.callbacks.remove(next(c for c in trainer.callbacks if isinstance(c, ContinualCallback)))
+    trainer.save_checkpoint(tmp_path / "without.ckpt")
+    with pytest.raises(CuberError, match=r"without\.ckpt' was not saved with a ContinualCallback"):
+        trainer_of(learner, 1, tmp_path).fit(
+            Module(learner.model), loader_of(1), ckpt_path=tmp_path / "without.ckpt", weights_only=True
+        )
+    with pytest.raises(CuberError, match="task 1 has begun already: resume it with ckpt_path="):
+        learn(learner, tmp_path, range(1, 2))

@@ -30,26 +30,28 @@ class ContinualCallback(Callback):
 
     def __init__(self, learner: Method, loader: Iterable[Batch], loss_fn: LossFunction | None = None) -> None:
         self.learner, self.loader, self.loss_fn = learner, loader, loss_fn
-        self._began = False
+        self._began = self._loaded = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Begin the task before the module is wrapped, but on its device; a checkpoint is loaded later."""
+        """Begin the task before the module is wrapped, but on its device; the state in a checkpoint replaces it."""
         if stage != "fit":
             return
-        if self._began:
+        if self._began or self._loaded:
             raise CuberError(
                 "this ContinualCallback has learned its task: make a new one, and a Trainer, for each task"
             )
         if not any(module is self.learner.model for module in pl_module.modules()):
             raise CuberError("the learner's model is not a part of this LightningModule: give both the same object")
-        if trainer.ckpt_path is None:
+        if self.learner.task is None:  # else a checkpoint of this task must follow
             self.learner.model.to(trainer.strategy.root_device)
             self.learner.begin_task(self.loader, self.loss_fn)
             self._began = True
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        if not self._began:
+        if trainer.ckpt_path is not None and not self._loaded:
             raise CuberError(f"'{trainer.ckpt_path}' was not saved with a ContinualCallback: it has no learner's state")
+        if not (self._began or self._loaded):
+            raise CuberError(f"task {self.learner.task} has begun already: resume it with ckpt_path=")
         wrap(self.learner, trainer.optimizers)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -67,4 +69,4 @@ class ContinualCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         resume(self.learner, state_dict, self.loss_fn)
-        self._began = True
+        self._loaded = True
