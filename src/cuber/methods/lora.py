@@ -79,14 +79,15 @@ class LoRA(SubspaceMethod):
         self.bounds: dict[str, float] = {}
         """Layer name -> the largest norm of the present task's update."""
         super().__post_init__()
-        if self.max_rank:
-            raise CuberError("LoRA takes no max_rank: outputs for old inputs would change with each direction dropped")
 
     # The model
 
     def _find_layers(self) -> None:
         """Find the layers to adapt, and give every task a copy of the output layers."""
+        self.adapters = Adapters(self.model, self.scale)
         require_peft()
+        if self.max_rank:
+            raise CuberError("LoRA takes no max_rank: outputs for old inputs would change with each direction dropped")
         if has_adapters(self.model):
             raise CuberError(
                 "this model has adapters of peft already: give LoRA the model without them, "
@@ -101,7 +102,6 @@ class LoRA(SubspaceMethod):
             parent, _, attribute = name.rpartition(".")
             setattr(self.model.get_submodule(parent), attribute, HeadCopies(module))
         self.heads = heads_of(self.model)
-        self.adapters = Adapters(self.model, self.scale)
         self._freeze_base()  # a bias that is frozen is no part of a layer's matrix
         for name, module in found.items():
             rule = rule_for(module)
@@ -313,6 +313,11 @@ class LoRA(SubspaceMethod):
             self.model.load_state_dict(weights)
             self._activate(self.shown_task)
             raise
+
+    def check_state(self, remembered: dict[str, Any]) -> None:
+        if missing := self.layers.keys() ^ remembered["with_bias"].keys():
+            raise CuberError(f"this state was saved with other targets: '{min(missing)}' is adapted in one of them only")
+        super().check_state(remembered)
 
     def _set_adapters(self, ranks: dict[str, Ranks]) -> None:
         """Add and remove adapters and heads until the model has those of a saved state."""
