@@ -40,9 +40,15 @@ class Backbone(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         config = ViTConfig(
-            **{"hidden_size": FEATURES, "num_hidden_layers": 2, "num_attention_heads": 4},
-            **{"intermediate_size": 2 * FEATURES, "image_size": 8, "patch_size": 2, "num_channels": 1},
-            **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+            hidden_size=FEATURES,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=2 * FEATURES,
+            image_size=8,
+            patch_size=2,
+            num_channels=1,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
         )
         self.vit = ViTModel(config, add_pooling_layer=False)
 

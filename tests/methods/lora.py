@@ -19,9 +19,16 @@ def vit(seed: int = 0) -> Any:
 
     torch.manual_seed(seed)
     config = ViTConfig(
-        **{"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64},
-        **{"image_size": 8, "patch_size": 4, "num_channels": 1, "num_labels": 2},
-        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        image_size=8,
+        patch_size=4,
+        num_channels=1,
+        num_labels=2,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     return ViTForImageClassification(config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,9 @@ def test_merged_models_are_plain_and_answer_the_same(tmp_path: Path) -> None:
         loaded = type(vit()).from_pretrained(tmp_path / str(number))
         assert type(merged) is type(model)
         assert list(merged.state_dict()) == names
-        assert not any("peft" in type(module).__module__ or "cuber" in type(module).__module__ for module in merged.modules())
+        assert not any(
+            "peft" in type(module).__module__ or "cuber" in type(module).__module__ for module in merged.modules()
+        )
         assert not any("forward" in vars(module) for module in merged.modules())
         with torch.no_grad(), learner.as_task(number):
             expected = model(x).logits
@@ -269,6 +272,19 @@ def test_the_model_keeps_its_mode_and_its_gradients_are_given_back() -> None:
     assert model.vit.layernorm.bias.requires_grad
 
 
+def test_the_code_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    guide = Path(__file__).parents[2] / "docs" / "lora.md"
+    (code,) = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    x, plain = scope["loaders"][0][0][0], scope["plain"].eval()
+    loaded = type(plain).from_pretrained("task-0").eval()
+    assert torch.equal(loaded(x).logits, plain(x).logits)
+    assert {path.name for path in Path("adapters").iterdir()} >= {"task_0", "task_1", "task_2"}
+
+
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(CuberError, match=r"^LoRA needs the package peft: pip install 'cuber-learn\[lora\]'$"):
@@ -276,7 +292,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_bad_arguments_are_explained() -> None:
-    with pytest.raises(CuberError, match="no linear layer of the model is called 'qery' .*fc1, fc2"):
+    with pytest.raises(CuberError, match=r"no linear layer of the model is called 'qery' .*fc1, fc2"):
         cuber.LoRA(vit(), targets=["qery"])
     with pytest.raises(CuberError, match="output_layers names 'head'"):
         cuber.LoRA(vit(), output_layers=["head"])

@@ -130,11 +130,14 @@ class Adapters:
 
     def down(self, name: str, layer: str) -> nn.Parameter:
         """Return A, rank x in, of an adapter in a layer."""
-        return self.model.get_submodule(layer).lora_A[name].weight
+        return self._layer(layer).lora_A[name].weight
 
     def up(self, name: str, layer: str) -> nn.Parameter:
         """Return B, out x rank, of an adapter in a layer."""
-        return self.model.get_submodule(layer).lora_B[name].weight
+        return self._layer(layer).lora_B[name].weight
+
+    def _layer(self, name: str) -> Any:
+        return self.model.get_submodule(name)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Iterate over A and B of all adapters."""
@@ -151,7 +154,7 @@ class Adapters:
     @torch.no_grad()
     def change(self, layer: str) -> Tensor | None:
         """Return what the active adapters add to the weight of a layer, in the layout of the weight; None: nothing."""
-        module = self.model.get_submodule(layer)
+        module = self._layer(layer)
         changes = [module.get_delta_weight(name) for name in self.active if layer in self.ranks[name]]
         return torch.stack(changes).sum(0) if changes else None
 

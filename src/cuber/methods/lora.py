@@ -1,4 +1,4 @@
-"""Low-rank adapters in what old tasks leave free (the idea of InfLoRA, Liang and Li, 2024), with regimes 1 and 2 of CUBER.
+"""Low-rank adapters in what old tasks leave free (the idea of InfLoRA, Liang and Li, 2024), with CUBER's regimes 1, 2.
 
 The weights of the model are frozen. Task t adds to each adapted layer
 
@@ -70,7 +70,9 @@ class LoRA(SubspaceMethod):
     )
     threshold_step: float = setting(0.0, "what each further task adds to the threshold", low=0, high=1)
     samples: PerLayer = setting(5000, "training samples that the bases are computed from", low=1, per_layer=True)
-    eps1: float = setting(0.5, "share of the gradient that must lie in an old task's subspace (above 1: no reuse)", low=0)
+    eps1: float = setting(
+        0.5, "share of the gradient that must lie in an old task's subspace (above 1: no reuse)", low=0
+    )
     selected: int = setting(2, "how many old tasks a layer may reuse", low=0)
 
     def __post_init__(self) -> None:
@@ -316,7 +318,9 @@ class LoRA(SubspaceMethod):
 
     def check_state(self, remembered: dict[str, Any]) -> None:
         if missing := self.layers.keys() ^ remembered["with_bias"].keys():
-            raise CuberError(f"this state was saved with other targets: '{min(missing)}' is adapted in one of them only")
+            raise CuberError(
+                f"this state was saved with other targets: '{min(missing)}' is adapted in one of them only"
+            )
         super().check_state(remembered)
 
     def _set_adapters(self, ranks: dict[str, Ranks]) -> None:
