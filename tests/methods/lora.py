@@ -38,13 +38,14 @@ def loss_fn(output: Any, target: Tensor) -> Tensor:
 
 
 def tasks(count: int = 3, samples: int = 64) -> list[Data]:
-    """Return tasks of two classes of noisy images, in batches of 16."""
+    """Return tasks of two classes of images with noise in three directions, in batches of 16."""
     generator = torch.Generator().manual_seed(7)
     made = []
     for _ in range(count):
         centers = torch.randn(2, 1, 8, 8, generator=generator)
         y = torch.arange(samples) % 2
-        x = centers[y] + 0.3 * torch.randn(samples, 1, 8, 8, generator=generator)
+        noise = torch.randn(samples, 3, generator=generator) @ torch.randn(3, 64, generator=generator)
+        x = centers[y] + 0.3 * noise.reshape(samples, 1, 8, 8)
         made.append(list(zip(x.split(16), y.split(16), strict=True)))
     return made
 

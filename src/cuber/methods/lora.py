@@ -66,7 +66,7 @@ class LoRA(SubspaceMethod):
         1e-3, "how much all later tasks together may change a layer's outputs for old inputs, relative to them", low=0
     )
     threshold: PerLayer = setting(
-        0.999999, "fraction of the input energy that a task's subspace must hold", low=0, high=1, per_layer=True
+        0.999, "fraction of the input energy that a task's subspace must hold", low=0, high=1, per_layer=True
     )
     threshold_step: float = setting(0.0, "what each further task adds to the threshold", low=0, high=1)
     samples: PerLayer = setting(5000, "training samples that the bases are computed from", low=1, per_layer=True)
