@@ -84,7 +84,7 @@ with torch.no_grad(), learner.as_task(0):
 print(f"Change of task 0's outputs for texts that were not seen, after two more tasks: {change:.1e}")
 
 with tempfile.TemporaryDirectory() as folder:
-    learner.merged(0).save_pretrained(folder)
+    learner.export(0).save_pretrained(folder)
     plain = BertForSequenceClassification.from_pretrained(folder).eval()
 with torch.no_grad(), learner.as_task(0):
     difference = (plain(tests[0][0]).logits - model(tests[0][0]).logits).abs().max()

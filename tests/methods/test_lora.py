@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import cuber
 from cuber.errors import CuberError, CuberWarning
+from cuber.layers.rule import rule_for
 from cuber.methods.lora import private, shared
 from tests.methods.lora import adamw, learn, loss_fn, tasks, train, vit
 
@@ -133,7 +134,7 @@ def test_merged_models_are_plain_and_answer_the_same(tmp_path: Path) -> None:
         learn(learner, each)
     for number, each in enumerate(data):
         x = each[0][0]
-        merged = learner.merged(number)
+        merged = learner.export(number)
         merged.save_pretrained(tmp_path / str(number))
         loaded = type(vit()).from_pretrained(tmp_path / str(number))
         assert type(merged) is type(model)
@@ -146,7 +147,7 @@ def test_merged_models_are_plain_and_answer_the_same(tmp_path: Path) -> None:
             expected = model(x).logits
             assert torch.allclose(merged.eval()(x).logits, expected, atol=1e-5)
             assert torch.allclose(loaded.eval()(x).logits, expected, atol=1e-5)
-    assert not torch.allclose(learner.merged(0)(x).logits, learner.merged(2)(x).logits, atol=1e-2)
+    assert not torch.allclose(learner.export(0)(x).logits, learner.export(2)(x).logits, atol=1e-2)
 
 
 def test_peft_saves_the_adapters_and_loads_them_again(tmp_path: Path) -> None:
@@ -270,6 +271,27 @@ def test_the_model_keeps_its_mode_and_its_gradients_are_given_back() -> None:
     learner.detach()
     assert not model.vit.layernorm.weight.requires_grad
     assert model.vit.layernorm.bias.requires_grad
+
+
+def test_the_transposed_weights_of_gpt2_are_adapted_and_exported() -> None:
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=30, n_positions=6, n_embd=32, n_layer=1, n_head=2, num_labels=2, pad_token_id=0)
+    model = GPT2ForSequenceClassification(config).eval()
+    if rule_for(model.transformer.h[0].attn.c_attn) is None:
+        pytest.skip("no rule for Conv1D")
+    learner = cuber.LoRA(model, rank=4, targets=["c_attn", "c_fc"])
+    assert [(layer.outputs, layer.dimension) for layer in learner.layers.values()] == [(96, 32), (128, 32)]
+    data = [[(torch.randint(1 + 8 * n, 9 + 8 * n, (16, 6)), torch.arange(16) % 2)] for n in range(2)]
+    learn(learner, data[0])
+    old = outputs_of(learner, data[0][0][0], 0)
+    learn(learner, data[1])
+    with torch.no_grad(), learner.as_task(0):
+        for name, (x, before) in old.items():
+            assert (x @ learner.weight(name).mT - before).norm() <= 1e-3 * before.norm()
+        expected = model(data[0][0][0]).logits
+    assert torch.allclose(learner.export(0)(data[0][0][0]).logits, expected, atol=1e-5)
 
 
 def test_the_code_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

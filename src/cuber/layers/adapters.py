@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -158,20 +157,17 @@ class Adapters:
         changes = [module.get_delta_weight(name) for name in self.active if layer in self.ranks[name]]
         return torch.stack(changes).sum(0) if changes else None
 
-    def merged(self, finish: Callable[[nn.Module], None]) -> nn.Module:
-        """Return a copy of the model with its active adapters in its weights, and without peft.
 
-        Args:
-            finish: changes the copy before adapters are merged.
-        """
-        copied = copy.deepcopy(self)
-        finish(copied.model)
-        if copied.peft_model is None:
-            return copied.model
-        merged = copied.peft_model.merge_and_unload(adapter_names=copied.active)
-        if "peft_config" in vars(merged):
-            del merged.peft_config
-        return merged
+def merge_adapters(model: nn.Module) -> None:
+    """Put the active adapters of a model into its weights, and its own layers in the place of peft's."""
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, LoraLayer):
+            module.merge()
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, module.get_base_layer())
+    vars(model).pop("peft_config", None)
 
 
 def _flags(model: nn.Module) -> dict[nn.Parameter, bool]:

@@ -31,8 +31,7 @@ from cuber.core.misuse import require_attached
 from cuber.core.settings import PerLayer, setting
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import ProtectedLayer
-from cuber.layers.adapters import Adapters, Ranks, adaptable, has_adapters, require_peft
-from cuber.layers.protected import strip
+from cuber.layers.adapters import Adapters, Ranks, adaptable, has_adapters, merge_adapters, require_peft
 from cuber.layers.rule import rule_for
 from cuber.methods.cuber import SubspaceMethod
 from cuber.networks.heads import HeadCopies, heads_of
@@ -260,7 +259,7 @@ class LoRA(SubspaceMethod):
         layer = self.layers[name]
         change = self.adapters.change(name)
         weight = layer.parameter.detach()
-        return layer.rule.matrix(weight if change is None else weight + change)
+        return layer.join([weight if change is None else weight + change])
 
     def on_task_left(self) -> None:
         super().on_task_left()
@@ -276,17 +275,11 @@ class LoRA(SubspaceMethod):
         own = () if task is None else (private(task),)
         self.adapters.activate([name for name in self.adapters.ranks if not is_private(name) or name in own])
 
-    def merged(self, task: int | None = None) -> nn.Module:
-        """Return a copy of the model as it answers for a task, with all adapters in its weights.
-
-        It is of the model's own class, without peft, and has the output layer of the task: ``save_pretrained`` writes
-        what plain transformers load.
-
-        Args:
-            task: None: the task that the model shows now.
-        """
-        with self.as_task(self.shown_task if task is None else task):
-            return self.adapters.merged(finish=_without_learner)
+    def export(self, task: int) -> nn.Module:
+        """Return a plain copy of the model that answers for ``task``, with its adapters in the weights, without peft."""
+        plain = super().export(task)
+        merge_adapters(plain)
+        return plain
 
     # Saving and loading
 
@@ -359,13 +352,3 @@ def is_private(name: str) -> bool:
 def number(name: str) -> int:
     """Return the task that an adapter belongs to."""
     return int(name.split("_")[1])
-
-
-def _without_learner(model: nn.Module) -> None:
-    """Remove all that a learner has put into a copy of a model."""
-    for module in list(model.modules()):
-        strip(module)
-        for name, child in module.named_children():
-            if isinstance(child, HeadCopies):
-                setattr(module, name, child.heads[child.task])
-    model.requires_grad_(True)

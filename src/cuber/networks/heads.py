@@ -65,6 +65,7 @@ class HeadCopies(MultiHead):
 
     def __init__(self, module: nn.Module) -> None:
         nn.Module.__init__(self)
+        self.backbone = nn.Identity()
         self.heads = nn.ModuleList([module])
         self.task = 0
 
@@ -75,9 +76,6 @@ class HeadCopies(MultiHead):
             if callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
         self.heads.append(copied)
-
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        return self.heads[self.task](*inputs, **options)
 
 
 def heads_of(model: nn.Module) -> list[MultiHead]:
