@@ -276,7 +276,7 @@ class LoRA(SubspaceMethod):
         self.adapters.activate([name for name in self.adapters.ranks if not is_private(name) or name in own])
 
     def export(self, task: int) -> nn.Module:
-        """Return a plain copy of the model that answers for ``task``, with its adapters in the weights, without peft."""
+        """Return a plain copy of the model that answers for ``task``, its adapters in the weights, without peft."""
         plain = super().export(task)
         merge_adapters(plain)
         return plain
