@@ -7,7 +7,7 @@ from cuber.version import __version__
 
 if TYPE_CHECKING:
     from cuber.errors import CuberError, CuberWarning
-    from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, Method, Multitask, SoftCUBER
+    from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, LoRA, Method, Multitask, SoftCUBER
     from cuber.networks import MultiHead
     from cuber.streams import Stream, Task
     from cuber.training import Result, learn
@@ -24,6 +24,7 @@ __all__ = [
     "CuberError",
     "CuberWarning",
     "FineTune",
+    "LoRA",
     "Method",
     "MultiHead",
     "Multitask",
@@ -50,6 +51,7 @@ _ROOMS = {
         "FineTune",
         "Multitask",
         "SoftCUBER",
+        "LoRA",
         "Method",
     ),
     "cuber.networks": ("MultiHead",),
