@@ -67,6 +67,19 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Result(cuber on flowers, 2 tasks" in out
 
 
+def test_padding() -> None:
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {}
+    first, second = re.findall(r"```python\n(.*?)```", (GUIDES / "padding.md").read_text(), re.DOTALL)
+    exec(first, scope)
+    real = scope["batch"]["attention_mask"].bool()
+    assert torch.equal(scope["learner"].real_positions(scope["batch"]), real)
+    assert scope["learner"].tasks == 1
+    exec(second, scope)
+    assert torch.equal(scope["learner"].real_positions(scope["batch"]), real)
+
+
 def test_the_papers_tables() -> None:
     text = (GUIDES / "benchmarks.md").read_text()
     commands = re.findall(r"^cuber reproduce (\S+)(?: --scale (\S+))?(?: --from \S+)? +#", text, re.MULTILINE)
