@@ -65,6 +65,8 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     out = capsys.readouterr().out
     assert re.search(r"print\(flowers\) +# (.*)", text).group(1) in out
     assert "Result(cuber on flowers, 2 tasks" in out
+    (shown,) = re.findall(r"print\(result\) +# (.*)", text)
+    assert re.search(re.escape(shown).replace(re.escape("..."), ".*"), out)
 
 
 def test_padding() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from cuber.version import __version__
 
 if TYPE_CHECKING:
+    from cuber.core.metric import Metric
     from cuber.errors import CuberError, CuberWarning
     from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, Method, Multitask, SoftCUBER
     from cuber.networks import MultiHead
@@ -25,6 +26,7 @@ __all__ = [
     "CuberWarning",
     "FineTune",
     "Method",
+    "Metric",
     "MultiHead",
     "Multitask",
     "Result",
@@ -37,6 +39,7 @@ __all__ = [
 
 # Imported when first asked for: torch takes two seconds, and `cuber --help` does without it.
 _ROOMS = {
+    "cuber.core.metric": ("Metric",),
     "cuber.errors": ("CuberError", "CuberWarning"),
     "cuber.methods": (
         "CUBER",
