@@ -31,7 +31,7 @@ ALLOWED = {
     "runs": {"runs", "loggers", "core", "metrics", "errors"},
     "training": {
         *("training", "runs", "methods", "core", "layers", "networks", "streams", "loggers", "theory"),
-        *("version", "errors"),
+        *("version", "metrics", "errors"),
     },
     "experiments": {
         *("experiments", "training", "runs", "methods", "core", "networks", "streams", "datasets", "loggers", "errors"),

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches, distributed
+from cuber.core import batches, distributed, masks
 from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
+from cuber.core.masks import MaskedInputs
 from cuber.core.misuse import require_task
 from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.settings import PerLayer, setting
@@ -46,7 +47,7 @@ HIGHEST_STEP = 0.999
 
 
 @dataclass(eq=False, repr=False)
-class PooledMethod(LayerwiseMethod):
+class PooledMethod(MaskedInputs):
     """A method with a :class:`LayerMemory` per layer, which constrains where weights may move."""
 
     remembered: ClassVar[dict[str, Any]] = {"memory": dict[str, LayerMemory]}
@@ -195,6 +196,8 @@ class PooledMethod(LayerwiseMethod):
     def input_grams(self, loader: Iterable[Batch], samples: int | None = None) -> dict[str, Gram]:
         """Return the Gram matrix of each layer's inputs, at the effective weights, in evaluation mode.
 
+        Padded positions are left out.
+
         Args:
             loader: the task's training data.
             samples: how many to use, for exact matrices (default: those of the bases, and sketches in wide layers).
@@ -206,18 +209,23 @@ class PooledMethod(LayerwiseMethod):
         grams: dict[str, Gram] = {}
         limits = {name: samples or self.samples_of(name) for name in self.layers}
         seen = present = 0
+        real: Tensor | None = None  # positions of the present batch
 
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
             wanted = limits[layer.name] - seen
             if wanted > 0:
                 gram = grams.get(layer.name) or grams.setdefault(layer.name, empty(layer))
-                whole = x.is_nested or len(x) != present or wanted >= present
-                gram.add(layer.vectors(module, x if whole else x[:wanted]))
+                sequences = masks.as_sequences(layer, x, real)
+                if real is not None and sequences is not None:
+                    x = sequences[:wanted][real[:wanted].to(x.device)]
+                elif not x.is_nested and len(x) == present:
+                    x = x[:wanted]
+                gram.add(layer.vectors(module, x))
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
             for batch, start, _ in batches.rounds(batches.take(loader, samples or self.sample_size)):
                 if batch is not None:
-                    seen, present = start, batches.size(batch)
+                    seen, present, real = start, batches.size(batch), self.real_positions(batch)
                     self.try_loss(batch, "batches")
         if distributed.is_active():
             found = {name: sum_gram(grams.get(name), empty(it), it) for name, it in self.layers.items()}
