@@ -50,6 +50,8 @@ class Method:
     kinds: ClassVar[dict[str, str]] = {}
     """Attribute, or field of a remembered dataclass -> the name that ``memory_bytes`` counts it under."""
 
+    norm_parameters = "shared"  # without annotation: a constant here, a setting of methods that protect old tasks
+
     model: nn.Module
     norm_statistics: str = setting(
         "task",
@@ -65,9 +67,7 @@ class Method:
         self.model = distributed.unwrap(self.model)
         claim(self.model, self)
         strip_gates(self.model)  # a copy of a model comes with the gates of the original's learner
-        self.heads = heads_of(self.model)
         self.freezer = Freezer(self.model)
-        self.normalization = Normalization(self.model, self.norm_statistics)
         self.optimizers = OptimizerHooks(self)
         self.tasks = 0
         """Number of tasks learned."""
@@ -81,7 +81,8 @@ class Method:
         self.sample: list[Batch] = []
         """The first samples of the present task."""
         self.statistics: list[Statistics] = []
-        """Task -> its normalization statistics."""
+        """Task -> its normalization statistics, and its values of parameters that are kept per task."""
+        self._find_modules()
         self.shown_task: int | None = None
         """The task that the model answers for; None: with its bare weights."""
         self._loss_fn: LossFunction | None = None
@@ -114,7 +115,7 @@ class Method:
         self.sample = self.take(loader)
         self._loss_fn = loss_fn
         self.steps_per_epoch = distributed.broadcast(batches.steps(loader) if steps is None else steps)
-        self.heads, self.normalization = heads_of(self.model), Normalization(self.model, self.norm_statistics)
+        self._find_modules()
         if self.memory_device != self.device:
             move(self)
         shown, statistics = self.shown_task, self.normalization.statistics()
@@ -124,6 +125,7 @@ class Method:
             self.freeze_parameters()
             self.try_sample()
             self.on_task_begin()
+            self.normalization.keep(self.per_task_parameters(), self.statistics)
         except BaseException:
             self._leave_task()
             self.freezer.thaw()
@@ -245,13 +247,14 @@ class Method:
         self.check_state(state["remembered"])
         self._leave_task()
         self.freezer.thaw()
-        self.heads = heads_of(self.model)
         load(self, state)
+        self._find_modules()
         self.on_state_loaded()
         self.show_task(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
         if self.task is not None:
             self.freezer.thaw()
             self.freeze_parameters()
+            self.normalization.keep(self.per_task_parameters(), self.statistics)
 
     def resume_task(self, loss_fn: LossFunction | None = None) -> None:
         """Go on with the task in whose middle a loaded state was saved."""
@@ -315,6 +318,10 @@ class Method:
         if self.heads:
             self.freezer.freeze(other_head_parameters(self.model, range(self.tasks, self.tasks + self.at_once)))
 
+    def per_task_parameters(self) -> Iterable[str]:
+        """Return the names of trained parameters that each task has its own values of, from this task on."""
+        return ()
+
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Iterate over what the present task trains, with names."""
         return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
@@ -366,6 +373,11 @@ class Method:
         """Return the loss of a batch; report whatever model and loss raise in one sentence."""
         with batches.explained(f"task {self.tasks}: the model and the loss cannot take the loader's {which}"):
             return self.loss(batch)
+
+    def _find_modules(self) -> None:
+        self.heads = heads_of(self.model)
+        kept = (name for statistics in self.statistics for name in statistics)
+        self.normalization = Normalization(self.model, self.norm_statistics, kept)
 
     def _leave_task(self) -> None:
         self.optimizers.release()
