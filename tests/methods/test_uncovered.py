@@ -44,7 +44,8 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.inner, self.out = nn.Embedding(8, 6), nn.Linear(6, 6), nn.Linear(6, 8, bias=False)
+        self.words, self.out = nn.Embedding(8, 6), nn.Linear(6, 8, bias=False)
+        self.inner = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 6))
         self.out.weight = self.words.weight
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
+from cuber.core.coverage import FATES, few, warn_of_frozen
 from cuber.core.learner import Method
 from cuber.core.per_task import norm_parameters_setting, vectors
 from cuber.core.settings import setting
@@ -153,7 +154,6 @@ class LayerwiseMethod(Method):
         return vectors(self.model, self.uncovered_parameters) if self.norm_parameters == "task" else []
 
     def unprotected_parameters(self) -> dict[str, str]:
-        """Return the parameters that neither a rule covers nor each task has its own values of, with the reason."""
         own = set(self.per_task_parameters())
         return {name: why for name, why in self.uncovered_parameters.items() if name not in own}
 
@@ -228,6 +228,8 @@ class LayerwiseMethod(Method):
                 f"task {self.tasks} reaches none of the protected layers ({', '.join(self.layers)}): "
                 "its loss does not depend on them, or they are frozen"
             )
+        if self.tasks == 0:
+            warn_of_frozen(self)
 
     def check_state(self, remembered: dict[str, Any]) -> None:
         for name, with_bias in remembered["with_bias"].items():
@@ -251,9 +253,6 @@ class LayerwiseMethod(Method):
             self.untracked = modules - self.layers.keys()
 
     def describe(self) -> list[str]:
-        fate = {"freeze": "frozen after the first task", "train": "trained without protection", "error": ""}
-        unprotected = self.unprotected_parameters()
-        return [
-            f"{name}: {fate[self.uncovered] if name in unprotected else 'kept per task'} ({reason})"
-            for name, reason in self.uncovered_parameters.items()
-        ]
+        unprotected, own = self.unprotected_parameters(), self.per_task_parameters()
+        lines = [f"{name}: {FATES[self.uncovered]} ({reason})" for name, reason in unprotected.items()]
+        return [*lines, f"kept per task: {few(own)}"] if own else lines

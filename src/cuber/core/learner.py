@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,11 +13,13 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
+from cuber.core.coverage import describe
 from cuber.core.misuse import check_known, require_attached, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
-from cuber.core.settings import check_settings, setting, settings_of
+from cuber.core.settings import check_settings, setting
 from cuber.core.snapshot import Snapshot
 from cuber.core.state import check_state, load, memory_bytes, move, save
+from cuber.core.views import Shown, showing
 from cuber.errors import CuberError
 from cuber.layers.gates import strip_gates
 from cuber.layers.model import Freezer, claim, evaluation_mode, release
@@ -118,7 +120,7 @@ class Method:
         self._find_modules()
         if self.memory_device != self.device:
             move(self)
-        shown, statistics = self.shown_task, self.normalization.statistics()
+        before = Shown(self)
         try:
             self.show_task(self.tasks)
             self.freezer.thaw()
@@ -129,8 +131,7 @@ class Method:
         except BaseException:
             self._leave_task()
             self.freezer.thaw()
-            self.show_task(shown)
-            self.normalization.restore(statistics)
+            before.restore()
             raise
         self.task, self.epoch = self.tasks, 0
 
@@ -181,19 +182,10 @@ class Method:
         """Return what the present task trains; build the optimizer from it."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    @contextmanager
-    def as_task(self, task: int | None) -> Iterator[nn.Module]:
+    def as_task(self, task: int | None) -> AbstractContextManager[nn.Module]:
         """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
         check_known(self, task)
-        shown, statistics = self.shown_task, self.normalization.statistics()
-        self.views += 1
-        try:
-            self.show_task(task)
-            yield self.model
-        finally:
-            self.views -= 1
-            self.show_task(shown)
-            self.normalization.restore(statistics)
+        return showing(self, task)
 
     def snapshot(self) -> Snapshot:
         """Copy all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
@@ -267,9 +259,7 @@ class Method:
         return memory_bytes(self) | {"heads": heads}
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
-        state = f"{self.tasks} tasks learned" if self.task is None else f"learning task {self.task}"
-        return "\n  ".join([f"{type(self).__name__}({values}): {state}", *self.describe()])
+        return describe(self)
 
     # For methods to override
 
@@ -321,6 +311,10 @@ class Method:
     def per_task_parameters(self) -> Iterable[str]:
         """Return the names of trained parameters that each task has its own values of, from this task on."""
         return ()
+
+    def unprotected_parameters(self) -> dict[str, str] | None:
+        """Return the trained parameters that old tasks may lose by, with the reason; None: the method protects none."""
+        return None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Iterate over what the present task trains, with names."""

@@ -78,6 +78,9 @@ class EWC(Method):
         uncovered = scan(self.model, exempt=head_parameters(self.model)).uncovered
         return vectors(self.model, uncovered) if self.norm_parameters == "task" else []
 
+    def unprotected_parameters(self) -> dict[str, str]:
+        return {}
+
     def before_step(self, optimizer: Optimizer) -> None:
         """Add the gradient of the penalty, ``lam A (theta - m)``."""
         for name, parameter in self.penalized(optimizer):
