@@ -16,7 +16,8 @@ from cuber.core.batches import Batch
 from cuber.core.coverage import describe
 from cuber.core.misuse import check_known, require_attached, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
-from cuber.core.settings import check_settings, setting
+from cuber.core.provenance import warn_of_other_settings, warn_of_other_weights
+from cuber.core.settings import WithSettings, check_settings, setting
 from cuber.core.snapshot import Snapshot
 from cuber.core.state import check_state, load, memory_bytes, move, save
 from cuber.core.views import Shown, showing
@@ -31,7 +32,7 @@ Forward = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(eq=False, repr=False)
-class Method:
+class Method(WithSettings):
     """A learner around a model. Call ``begin_task``, ``end_epoch`` and ``end_task`` at these points of your loop.
 
     A method of your own overrides what it needs of the section "For methods to override", and declares what it must
@@ -89,6 +90,8 @@ class Method:
         """The task that the model answers for; None: with its bare weights."""
         self._loss_fn: LossFunction | None = None
         self._resumed = self.is_detached = False
+        self.expected_weights: dict[str, Tensor] = {}
+        """Samples of the weights that a loaded state belongs to, until they were compared."""
         self.views = 0
         """Number of ``as_task`` blocks that are open."""
         self.memory_device = self.device
@@ -114,6 +117,7 @@ class Method:
             raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
         if self.tasks == 0:  # as DistributedDataParallel does when it is made, which may be after begin_task
             distributed.broadcast_([*self.model.parameters(), *self.model.buffers()])
+        warn_of_other_weights(self)
         self.sample = self.take(loader)
         self._loss_fn = loss_fn
         self.steps_per_epoch = distributed.broadcast(batches.steps(loader) if steps is None else steps)
@@ -152,6 +156,7 @@ class Method:
     def end_epoch(self) -> None:
         """Call after each pass over the task's training data."""
         require_task(self, "end_epoch")
+        self.optimizers.require_any("end_epoch")
         self.epoch += 1
         self.optimizers.forget_pending()
         distributed.average_(self.normalization.buffers())
@@ -237,6 +242,7 @@ class Method:
         require_attached(self, "load_state_dict")
         check_state(self, state)
         self.check_state(state["remembered"])
+        warn_of_other_settings(self, state)
         self._leave_task()
         self.freezer.thaw()
         load(self, state)
@@ -251,6 +257,7 @@ class Method:
     def resume_task(self, loss_fn: LossFunction | None = None) -> None:
         """Go on with the task in whose middle a loaded state was saved."""
         require_task(self, "resume_task")
+        warn_of_other_weights(self)
         self._loss_fn, self._resumed = loss_fn, True
 
     def memory_bytes(self) -> dict[str, int]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from cuber.core.provenance import warn_of_other_weights
+
 if TYPE_CHECKING:
     from cuber.core.learner import Method
 
@@ -28,6 +30,7 @@ class Shown:
 @contextmanager
 def showing(learner: Method, task: int | None) -> Iterator[nn.Module]:
     """While open, a learner's model answers for a task, and the learner counts the view in ``views``."""
+    warn_of_other_weights(learner)
     before = Shown(learner)
     learner.views += 1
     try:
