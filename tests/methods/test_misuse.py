@@ -233,7 +233,7 @@ def test_sparse_gradients_are_refused_by_those_who_mix_gradients(kind: type) -> 
 @pytest.mark.parametrize("late", [False, True])
 def test_thawing_what_old_tasks_need_is_worth_a_word(late: bool) -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3))
-    learner = GPM(model)
+    learner = GPM(model, norm_parameters="shared")
     learn(learner, CASE.loader(0))
     learner.begin_task(CASE.loader(1), loss_fn)
     sentence = r"'1.weight' \(and 1 more\) was frozen because it belongs to another task"

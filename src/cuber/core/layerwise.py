@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
+from cuber.core.coverage import FATES, few, warn_of_frozen
 from cuber.core.learner import Method
+from cuber.core.per_task import norm_parameters_setting, vectors
 from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer, evaluation_mode, observed, scan
@@ -28,9 +30,10 @@ class LayerwiseMethod(Method):
     }
     in_task: ClassVar[dict[str, Any]] = {"trained": set[str]}
 
+    norm_parameters: str = norm_parameters_setting()
     uncovered: str = setting(
         "freeze",
-        "parameters that no layer rule covers: frozen after the first task, trained all the same, or refused",
+        "other parameters that no layer rule covers: frozen after the first task, trained all the same, or refused",
         choices=("freeze", "train", "error"),
     )
 
@@ -140,8 +143,18 @@ class LayerwiseMethod(Method):
         for layer in self.layers.values():
             if not layer.requires_grad:  # [W | b] changes as one: where a part is frozen, so is the rest
                 self.freezer.freeze(layer.parameters)
+        self._freeze_unprotected()
+
+    def _freeze_unprotected(self) -> None:
         if self.tasks and self.uncovered == "freeze":
-            self.freezer.freeze(map(self.model.get_parameter, self.uncovered_parameters))
+            self.freezer.freeze(map(self.model.get_parameter, self.unprotected_parameters()))
+
+    def per_task_parameters(self) -> list[str]:
+        return vectors(self.model, self.uncovered_parameters) if self.norm_parameters == "task" else []
+
+    def unprotected_parameters(self) -> dict[str, str]:
+        own = set(self.per_task_parameters())
+        return {name: why for name, why in self.uncovered_parameters.items() if name not in own}
 
     def _find_layers(self) -> None:
         """Scan the model; layers found before stay protected, also while they are frozen."""
@@ -187,10 +200,11 @@ class LayerwiseMethod(Method):
                 self.uncovered_parameters[name] = "used without calling its layer"
 
     def _judge_uncovered(self) -> None:
-        if self.uncovered == "error" and self.uncovered_parameters:
-            name, reason = next(iter(self.uncovered_parameters.items()))
+        unprotected = self.unprotected_parameters() if self.uncovered == "error" else {}
+        if unprotected:
+            name, reason = next(iter(unprotected.items()))
             raise CuberError(
-                f"{len(self.uncovered_parameters)} parameters cannot be protected, first '{name}' ({reason}): "
+                f"{len(unprotected)} parameters cannot be protected, first '{name}' ({reason}): "
                 "freeze them yourself, or choose uncovered='freeze' or 'train'"
             )
 
@@ -206,14 +220,15 @@ class LayerwiseMethod(Method):
             layer.detach()
             self.bypassed.add(name)
             self._give_up(layer)
-            if self.tasks and self.uncovered == "freeze":
-                self.freezer.freeze(layer.parameters)
+        self._freeze_unprotected()
         self._judge_uncovered()
         if not reached.keys() & called:
             raise CuberError(
                 f"task {self.tasks} reaches none of the protected layers ({', '.join(self.layers)}): "
                 "its loss does not depend on them, or they are frozen"
             )
+        if self.tasks == 0:
+            warn_of_frozen(self)
 
     def check_state(self, remembered: dict[str, Any]) -> None:
         for name, with_bias in remembered["with_bias"].items():
@@ -237,5 +252,6 @@ class LayerwiseMethod(Method):
             self.untracked = modules - self.layers.keys()
 
     def describe(self) -> list[str]:
-        fate = {"freeze": "frozen after the first task", "train": "trained without protection", "error": ""}
-        return [f"{name}: {fate[self.uncovered]} ({reason})" for name, reason in self.uncovered_parameters.items()]
+        unprotected, own = self.unprotected_parameters(), self.per_task_parameters()
+        lines = [f"{name}: {FATES[self.uncovered]} ({reason})" for name, reason in unprotected.items()]
+        return [*lines, f"kept per task: {few(own)}"] if own else lines

@@ -94,7 +94,10 @@ class PooledMethod(MaskedInputs):
         per_layer=True,
     )
     backend: str = setting(
-        "fast", "how layers compute: with shortcuts, or by the formulas as printed", choices=tuple(BACKENDS)
+        "fast",
+        "how layers compute: with shortcuts, or by the formulas as printed",
+        choices=tuple(BACKENDS),
+        equivalent=True,
     )
 
     def __post_init__(self) -> None:

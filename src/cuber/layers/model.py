@@ -79,6 +79,10 @@ class Freezer:
                 stacklevel=3,
             )
 
+    def names(self) -> list[str]:
+        """Return the names of all that is frozen."""
+        return [name for name, _ in self._named()]
+
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         frozen = set(map(id, self.frozen))
         return [(name, parameter) for name, parameter in self.model.named_parameters() if id(parameter) in frozen]
@@ -86,7 +90,7 @@ class Freezer:
     def _write_names(self) -> None:
         self.model.__dict__.pop(_FROZEN, None)
         if self.frozen:
-            self.model.__dict__[_FROZEN] = [name for name, _ in self._named()]
+            self.model.__dict__[_FROZEN] = self.names()
 
 
 @contextmanager
