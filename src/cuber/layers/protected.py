@@ -38,7 +38,7 @@ class ProtectedLayer:
         self.modules = modules
         self.rule = rule
         self.with_bias = self.bias is not None and self.bias.requires_grad
-        self.outputs, dimension = rule.matrix(self.parameter).shape
+        self.outputs, dimension = rule.matrix(modules[0], self.parameter).shape
         self.dimension = dimension + self.with_bias
         """d, one more with a bias."""
         self._scaling: Scaling | None = None
@@ -161,14 +161,14 @@ class ProtectedLayer:
 
     def join(self, tensors: list[Tensor]) -> Tensor:
         """Return a tensor for each of ``parameters`` (gradients, say) as one out x d matrix."""
-        matrix = self.rule.matrix(tensors[0])
+        matrix = self.rule.matrix(self.modules[0], tensors[0])
         return torch.cat([matrix, tensors[1].unsqueeze(1)], dim=1) if self.with_bias else matrix
 
     def split(self, matrix: Tensor) -> list[Tensor]:
         """Invert ``join``."""
         if not self.with_bias:
-            return [self.rule.weight(matrix, self.parameter)]
-        return [self.rule.weight(matrix[:, :-1], self.parameter), matrix[:, -1]]
+            return [self.rule.weight(self.modules[0], matrix, self.parameter)]
+        return [self.rule.weight(self.modules[0], matrix[:, :-1], self.parameter), matrix[:, -1]]
 
     # Its inputs
 
@@ -226,10 +226,11 @@ class Attached:
         self.layer = layer
         self.module = module
 
-    def __call__(self, input: Tensor) -> Tensor:
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        module, x = self.layer.rule.bind(self.module, *arguments, **named)
         if self.layer.observer is not None:
-            self.layer.observer(self.layer, self.module, input.detach())
-        return self.layer.forward(self.module, input)
+            self.layer.observer(self.layer, module, x.detach())
+        return self.layer.forward(module, x)
 
     def no_op(self, *_: Any) -> None:
         """A hook that does nothing."""

@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from cuber.errors import CuberError
 from cuber.layers.protected import Attached, ProtectedLayer
-from cuber.layers.rule import RULES, Rule, rule_for
+from cuber.layers.rule import Rule, registered_type, rule_for
 
 
 @dataclass
@@ -66,9 +66,8 @@ def _common_rule(
     if None in rules and len(modules) > 1:
         return None, f"tied between {kinds}"
     if None in rules:
-        return None, f"{kinds} with a forward of its own" if isinstance(
-            modules[0], tuple(RULES)
-        ) else f"no rule for {kinds}"
+        known = registered_type(modules[0])[0] is not None
+        return None, f"{kinds} with a forward of its own" if known else f"no rule for {kinds}"
     if any(id(module._parameters.get("weight")) != key for module in modules):
         return None, f"not the weight of {kinds}"
     if len(rules) > 1:
