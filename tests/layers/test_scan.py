@@ -68,7 +68,7 @@ def test_a_forward_that_a_user_has_put_on_one_module_is_not_covered() -> None:
         (nn.LayerNorm(3), "LayerNorm"),
         (nn.Embedding(4, 3), "Embedding"),
         (nn.Bilinear(2, 2, 3), "Bilinear"),
-        (nn.GRU(3, 3), "GRU"),
+        (nn.LSTMCell(3, 3), "LSTMCell"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -14,7 +14,7 @@ from cuber.core.batches import Batch
 from cuber.core.learner import Method
 from cuber.core.settings import setting
 from cuber.errors import CuberError
-from cuber.layers import ProtectedLayer, evaluation_mode, observed, scan
+from cuber.layers import ProtectedLayer, evaluation_mode, observed, scan, strip
 
 
 @dataclass(eq=False, repr=False)
@@ -46,6 +46,8 @@ class LayerwiseMethod(Method):
         """Modules that were not protected when the last task ended."""
         self.trained: set[str] = set()
         """Layers that the present task began to train."""
+        for module in self.model.modules():
+            strip(module)  # a copy of a model comes with the forward passes of the original's learner
         try:
             self._find_layers()
         except CuberError:
@@ -234,8 +236,9 @@ class LayerwiseMethod(Method):
 
     def on_task_left(self) -> None:
         if self.task is not None:
-            modules = {name for name, _ in self.model.named_modules()}
-            self.untracked = modules - self.layers.keys()
+            # Layers have the names of modules, or of parameters where a module has several weights.
+            names = {name for name, _ in [*self.model.named_modules(), *self.model.named_parameters()]}
+            self.untracked = names - self.layers.keys()
 
     def describe(self) -> list[str]:
         fate = {"freeze": "frozen after the first task", "train": "trained without protection", "error": ""}

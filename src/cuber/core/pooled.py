@@ -99,7 +99,8 @@ class PooledMethod(LayerwiseMethod):
         self._open_memory()
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
-        return ProtectedLayer(layer.name, layer.modules, layer.rule, self.backend)
+        layer.backend = BACKENDS[self.backend](layer)
+        return layer
 
     @property
     def regimes(self) -> list[dict[str, dict[int, Regime]]]:

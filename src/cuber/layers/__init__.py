@@ -5,7 +5,9 @@ Besides, what a learner changes in a model as a whole: frozen parameters (``mode
 A new layer type is one file here: a subclass of :class:`Rule` under :func:`register`, imported below.
 """
 
-from cuber.layers import convolution, linear
+from cuber.layers import attention, convolution, linear, recurrent
+from cuber.layers.attached import strip
+from cuber.layers.composite import CompositeRule, Part, Weights
 from cuber.layers.gates import Gate, Wiring, find_gated_modules, strip_gates
 from cuber.layers.model import Freezer, claim, evaluation_mode, release
 from cuber.layers.normalization import Normalization, Statistics, constant_statistics, normalized_by_batch
@@ -17,14 +19,18 @@ from cuber.layers.scan import scan
 __all__ = [
     "BACKENDS",
     "RULES",
+    "CompositeRule",
     "Freezer",
     "Gate",
     "Normalization",
+    "Part",
     "ProtectedLayer",
     "Rule",
     "Statistics",
     "Use",
+    "Weights",
     "Wiring",
+    "attention",
     "claim",
     "constant_statistics",
     "convolution",
@@ -33,10 +39,12 @@ __all__ = [
     "linear",
     "normalized_by_batch",
     "observed",
+    "recurrent",
     "register",
     "release",
     "sample_gradients",
     "scan",
+    "strip",
     "strip_gates",
     "sum_of_squares",
     "uses_of",

@@ -60,8 +60,7 @@ class PlainBackend:
         layer = self.layer
         if layer.scaling is None:
             return type(module).forward(module, x)
-        weight, *bias = layer.split(self.effective_weight(module))
-        return layer.rule.apply(module, x, weight, bias[0] if bias else layer.bias)
+        return layer.rule.apply(module, x, *layer.effective(module))
 
     def effective_weight(self, module: nn.Module) -> Tensor:
         """Return ``W~``. While the task trains, its scalings read ``W B`` as a constant along protected columns."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from cuber.layers.rule import Rule, register
+from cuber.layers.rule import Rule, register, variant
 
 
 def patches(x: Tensor, conv: _ConvNd, stride: Sequence[int]) -> Tensor:
@@ -62,10 +61,9 @@ class TransposedConvolutionRule(ConvolutionRule):
     def bind(layer: nn.Module, input: Tensor, output_size: Sequence[int] | None = None) -> tuple[nn.Module, Tensor]:
         if output_size is None:
             return layer, input
-        conv = copy.copy(cast(Any, layer))  # with the output padding that gives this size
+        conv = cast(Any, layer)
         options = conv.stride, conv.padding, conv.kernel_size, len(conv.kernel_size), conv.dilation
-        conv.output_padding = tuple(conv._output_padding(input, list(output_size), *options))
-        return conv, input
+        return variant(conv, output_padding=conv._output_padding(input, list(output_size), *options)), input
 
     @staticmethod
     def vectors(layer: nn.Module, x: Tensor) -> Tensor:

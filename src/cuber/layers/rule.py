@@ -66,6 +66,14 @@ class Rule(ABC):
         return cast(Tensor, layer.weight).dim() - 2
 
 
+def variant(module: nn.Module, **attributes: Any) -> Any:
+    """Return a module that shares everything with another, except for some attributes."""
+    other = object.__new__(type(module))
+    other.__dict__.update(module.__dict__)
+    other.__dict__.update(attributes)
+    return other
+
+
 RULES: dict[type[nn.Module] | str, Any] = {}
 """Layer type, or its full name -> its rule."""
 
