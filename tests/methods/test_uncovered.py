@@ -39,16 +39,15 @@ class Functional(nn.Module):
         return self.last(functional.linear(self.first(x).relu(), self.bypassed.weight).relu())
 
 
-class Words(nn.Module):
-    """An embedding that is also the last layer."""
+class Positions(nn.Module):
+    """An embedding whose weight is added as a whole, without looking anything up."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.inner, self.out = nn.Embedding(8, 6), nn.Linear(6, 6), nn.Linear(6, 8, bias=False)
-        self.out.weight = self.words.weight
+        self.positions, self.inner, self.out = nn.Embedding(1, 8), nn.Linear(8, 6), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.inner(self.words(x.argmax(1))).relu())
+        return self.out(self.inner(x + self.positions.weight).relu())
 
 
 MODELS: dict[str, tuple[Any, set[str]]] = {
@@ -61,7 +60,7 @@ MODELS: dict[str, tuple[Any, set[str]]] = {
         lambda: nn.Sequential(nn.Linear(8, 6), nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))),
         {"1.bias", "1.parametrizations.weight.original0", "1.parametrizations.weight.original1"},
     ),
-    "tied with an embedding": (Words, {"words.weight"}),
+    "embedding read as a matrix": (Positions, {"positions.weight"}),
     "used functionally": (Functional, {"bypassed.weight"}),
 }
 models = pytest.mark.parametrize(("build", "names"), MODELS.values(), ids=MODELS.keys())

@@ -95,7 +95,7 @@ class PooledMethod(LayerwiseMethod):
         self._fell_short: set[str] = set()
         """Layers that it was said of that a sketch is too small."""
         super().__post_init__()
-        self.optimizers = OptimizerHooks(self, self.layers)
+        self.optimizers = OptimizerHooks(self, self.layers, self.row_memory)
         self._open_memory()
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:

@@ -15,6 +15,7 @@ from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_
 from cuber.layers.protected import BACKENDS, ProtectedLayer, observed
 from cuber.layers.rule import RULES, Rule, register
 from cuber.layers.scan import scan
+from cuber.layers.table import Table, UsedRows
 
 __all__ = [
     "BACKENDS",
@@ -27,7 +28,9 @@ __all__ = [
     "ProtectedLayer",
     "Rule",
     "Statistics",
+    "Table",
     "Use",
+    "UsedRows",
     "Weights",
     "Wiring",
     "attention",

@@ -14,14 +14,19 @@ from cuber.layers.attached import Replacement
 from cuber.layers.composite import CompositeRule, PartRule
 from cuber.layers.protected import ProtectedLayer
 from cuber.layers.rule import Rule, registered_type, rule_for
+from cuber.layers.table import Table, table_obstacle
 
 
 @dataclass
 class Scan:
-    """Layer name -> layer that can be protected; name of any other trained parameter -> the reason."""
+    """What can be protected of a model, and what cannot."""
 
     layers: dict[str, ProtectedLayer]
+    """Layer name -> layer."""
+    tables: dict[str, Table]
+    """Name of an embedding -> its weight; it may be that of a layer too."""
     uncovered: dict[str, str]
+    """Name of any other trained parameter -> the reason."""
 
 
 class Use(NamedTuple):
@@ -44,7 +49,7 @@ class Place(NamedTuple):
 
 
 def scan(model: nn.Module, exempt: Iterable[nn.Parameter] = ()) -> Scan:
-    """Divide the trained parameters of a model into layers that can be protected and others.
+    """Divide the trained parameters of a model into layers and embeddings that can be protected, and others.
 
     Args:
         model: any module.
@@ -67,17 +72,30 @@ def scan(model: nn.Module, exempt: Iterable[nn.Parameter] = ()) -> Scan:
                 uses[id(parameter)].append(Use(module, name))  # several modules hold a tied weight
     places = dict(_places(model))
     layers: dict[str, ProtectedLayer] = {}
+    tables: dict[str, Table] = {}
     reasons: dict[int, str] = {}
+    module_names = {module: name for name, module in model.named_modules()}
     for key, of_parameter in uses.items():
-        reasons[key] = _obstacle(of_parameter, places, uses)
-        if not reasons[key]:
-            of_layer = [places[use] for use in of_parameter]
-            name, modules = of_layer[0].layer, [use.module for use in of_parameter]
-            hosts = [place.host for place in of_layer]
-            attributes = of_parameter[0].name, of_layer[0].bias
-            layers[name] = ProtectedLayer(name, modules, of_layer[0].rule, "fast", *attributes, hosts)
+        lookups = [use.module for use in of_parameter if table_obstacle(use.module) == ""]
+        products = [use for use in of_parameter if use.module not in lookups]
+        reasons[key] = _obstacle(products, places, uses, of_parameter) if products else ""
+        if reasons[key]:
+            continue
+        if products:
+            layer = _layer(products, places)
+            layers[layer.name] = layer
+        if lookups:
+            name = module_names[lookups[0]] or type(lookups[0]).__name__.lower()
+            tables[name] = Table(name, lookups)
     covered = {id(parameter) for layer in layers.values() for parameter in layer.parameters}
-    return Scan(layers, {names[key]: reason for key, reason in reasons.items() if key not in covered})
+    covered |= {id(table.parameter) for table in tables.values()}
+    return Scan(layers, tables, {names[key]: reason for key, reason in reasons.items() if key not in covered})
+
+
+def _layer(uses: list[Use], places: dict[Use, Place]) -> ProtectedLayer:
+    first, hosts = places[uses[0]], [places[use].host for use in uses]
+    attributes = uses[0].name, first.bias
+    return ProtectedLayer(first.layer, [use.module for use in uses], first.rule, "fast", *attributes, hosts)
 
 
 def _places(model: nn.Module) -> Iterator[tuple[Use, Place]]:
@@ -98,12 +116,14 @@ def _places(model: nn.Module) -> Iterator[tuple[Use, Place]]:
             yield Use(part.module, part.weight), place
 
 
-def _obstacle(of_parameter: list[Use], places: dict[Use, Place], uses: dict[int, list[Use]]) -> str:
+def _obstacle(
+    of_parameter: list[Use], places: dict[Use, Place], uses: dict[int, list[Use]], with_lookups: list[Use]
+) -> str:
     """Return why a parameter is not the weight of one layer; empty: it is."""
-    kinds = ", ".join(sorted({type(use.module).__name__ for use in of_parameter}))
+    kinds = ", ".join(sorted({type(use.module).__name__ for use in with_lookups}))
     found = [places.get(use) for use in of_parameter]
     if None in found:
-        return _reason(of_parameter[0].module, kinds) if len(of_parameter) == 1 else f"tied between {kinds}"
+        return _reason(of_parameter[0].module, kinds) if len(with_lookups) == 1 else f"tied between {kinds}"
     of_layer = [place for place in found if place is not None]
     if len({(use.name, place.rule, place.bias) for use, place in zip(of_parameter, of_layer, strict=True)}) > 1:
         return f"tied between {kinds}"
@@ -117,6 +137,8 @@ def _obstacle(of_parameter: list[Use], places: dict[Use, Place], uses: dict[int,
 
 def _reason(module: nn.Module, kind: str) -> str:
     """Return why a parameter of a module is not the weight of a layer."""
+    if obstacle := table_obstacle(module):
+        return obstacle
     if registered_type(module)[1] is None:
         return f"no rule for {kind}"
     rule = None if _is_patched(module) else rule_for(module)
