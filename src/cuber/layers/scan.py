@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 
 from cuber.errors import CuberError
 from cuber.layers.attached import Replacement
@@ -139,6 +140,8 @@ def _reason(module: nn.Module, kind: str) -> str:
     """Return why a parameter of a module is not the weight of a layer."""
     if obstacle := table_obstacle(module):
         return obstacle
+    if isinstance(module, ParametrizationList):
+        return "parametrized: the weight is computed from it"
     if registered_type(module)[1] is None:
         return f"no rule for {kind}"
     rule = None if _is_patched(module) else rule_for(module)
