@@ -6,49 +6,14 @@ python -m benchmarks.coverage
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cuber.layers import scan
-
-
-class Coverage(NamedTuple):
-    """Numbers of trained parameters of a model."""
-
-    trained: int
-    protected: int
-    """In layers that a rule covers, and in embeddings."""
-    per_task: int
-    """In vectors, such as those of normalization layers, which are small enough to have one for each task."""
-    uncovered: Counter[str]
-    """By reason."""
-
-    @property
-    def share(self) -> float:
-        """Share of trained parameters that need not be frozen."""
-        return (self.protected + self.per_task) / self.trained
-
-
-def coverage(model: nn.Module, reasons: Mapping[str, str] | None = None) -> Coverage:
-    """Count the trained parameters of a model by what becomes of them.
-
-    Args:
-        model: with all its parameters trained.
-        reasons: name of each parameter that cannot be protected -> why; default: what a scan of the model says.
-    """
-    reasons = scan(model).uncovered if reasons is None else reasons
-    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    per_task, uncovered = 0, Counter[str]()
-    for name, reason in reasons.items():
-        if parameters[name].dim() == 1:
-            per_task += parameters[name].numel()
-        else:
-            uncovered[reason] += parameters[name].numel()
-    trained = sum(parameter.numel() for parameter in parameters.values())
-    return Coverage(trained, trained - per_task - uncovered.total(), per_task, uncovered)
+from cuber import GPM
+from cuber.core.coverage import Coverage
 
 
 class TokenClassifier(nn.Module):
@@ -110,12 +75,17 @@ def table(models: Iterable[tuple[str, Callable[[], nn.Module]]]) -> list[str]:
     """Return the lines of the table."""
     lines = [f"{'model':28}{'trained':>10}{'protected':>12}{'per task':>11}{'uncovered':>12}  largest reasons"]
     for name, build in models:
-        found = coverage(build())
-        rest = found.uncovered.total()
-        reasons = ", ".join(f"{reason} {count / found.trained:.1%}" for reason, count in found.uncovered.most_common(2))
-        shares = (f"{count / found.trained:.1%}" for count in (found.protected, found.per_task, rest))
-        protected, per_task, uncovered = shares
-        lines.append(f"{name:28}{found.trained:>10,}{protected:>12}{per_task:>11}{uncovered:>12}  {reasons}".rstrip())
+        learner = GPM(build())
+        found, reasons = Coverage.of(learner), Counter[str]()
+        assert found is not None
+        for parameter, count in found.unprotected.items():
+            reasons[learner.unprotected_parameters()[parameter]] += count
+        shares = "".join(
+            f"{found.share(count):>{width}}"
+            for count, width in ((found.protected, 12), (found.per_task, 11), (reasons.total(), 12))
+        )
+        largest = ", ".join(f"{reason} {found.share(count)}" for reason, count in reasons.most_common(2))
+        lines.append(f"{name:28}{found.trained:>10,}{shares}  {largest}".rstrip())
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Optimizer
 
-from cuber import Method
+from cuber import CuberWarning, Method
 
 loss_fn = nn.CrossEntropyLoss()
 MakeOptimizer = Callable[[Any], Optimizer]
@@ -66,6 +67,13 @@ def learn(learner: Method, loader: Iterable[Any], make: MakeOptimizer = sgd, **h
     learner.begin_task(loader, loss_fn)
     train(learner, learner.wrap(make(learner.parameters())), loader, **how)
     learner.end_task(loader)
+
+
+def detach(learner: Method) -> None:
+    """Detach a learner, whatever its tasks lose by that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CuberWarning)
+        learner.detach()
 
 
 def weights(learner: Any) -> dict[str, Tensor]:

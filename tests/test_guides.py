@@ -65,6 +65,21 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     out = capsys.readouterr().out
     assert re.search(r"print\(flowers\) +# (.*)", text).group(1) in out
     assert "Result(cuber on flowers, 2 tasks" in out
+    (shown,) = re.findall(r"print\(result\) +# (.*)", text)
+    assert re.search(re.escape(shown).replace(re.escape("..."), ".*"), out)
+
+
+def test_padding() -> None:
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {}
+    first, second = re.findall(r"```python\n(.*?)```", (GUIDES / "padding.md").read_text(), re.DOTALL)
+    exec(first, scope)
+    real = scope["batch"]["attention_mask"].bool()
+    assert torch.equal(scope["learner"].real_positions(scope["batch"]), real)
+    assert scope["learner"].tasks == 1
+    exec(second, scope)
+    assert torch.equal(scope["learner"].real_positions(scope["batch"]), real)
 
 
 def test_the_papers_tables() -> None:

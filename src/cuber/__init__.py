@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from cuber.version import __version__
 
 if TYPE_CHECKING:
+    from cuber.core.metric import Metric
     from cuber.errors import CuberError, CuberWarning
-    from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, Method, Multitask, SoftCUBER
+    from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, LoRA, Method, Multitask, SoftCUBER
     from cuber.networks import MultiHead
     from cuber.streams import Stream, Task
     from cuber.training import Result, learn
@@ -24,7 +25,9 @@ __all__ = [
     "CuberError",
     "CuberWarning",
     "FineTune",
+    "LoRA",
     "Method",
+    "Metric",
     "MultiHead",
     "Multitask",
     "Result",
@@ -37,6 +40,7 @@ __all__ = [
 
 # Imported when first asked for: torch takes two seconds, and `cuber --help` does without it.
 _ROOMS = {
+    "cuber.core.metric": ("Metric",),
     "cuber.errors": ("CuberError", "CuberWarning"),
     "cuber.methods": (
         "CUBER",
@@ -50,6 +54,7 @@ _ROOMS = {
         "FineTune",
         "Multitask",
         "SoftCUBER",
+        "LoRA",
         "Method",
     ),
     "cuber.networks": ("MultiHead",),
@@ -68,4 +73,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -10,11 +10,15 @@ class CuberError(ValueError):
     """An error that the user can fix; the message says what is wrong, where, and what to do."""
 
 
+class UnknownKeyword(CuberError, TypeError):  # noqa: N818
+    """A keyword that a method does not have: a TypeError too, as for any function."""
+
+
 class CuberWarning(UserWarning):
     """Something that works but may not be what the user intended."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> CuberError:
+def unknown(kind: str, name: str, known: Iterable[str], error: type[CuberError] = CuberError) -> CuberError:
     """Return the error for an unknown name, with the closest known one.
 
     >>> str(unknown("method", "cubr", ["cuber", "gpm"]))
@@ -23,4 +27,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> CuberError:
     names = list(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
-    return CuberError(f"there is no {kind} '{name}'{hint} (known: {', '.join(names)})")
+    return error(f"there is no {kind} '{name}'{hint} (known: {', '.join(names)})")

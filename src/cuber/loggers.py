@@ -37,7 +37,10 @@ class Logger:
         """An epoch of a task ends, counted from 1; ``values`` has its losses, accuracies, learning rate and seconds."""
 
     def evaluation(self, task: int, accuracy: list[float | None]) -> None:
-        """All tasks were tested after ``task``; ``accuracy`` is in percent, None for tasks not learned yet."""
+        """All tasks were tested after ``task``; ``accuracy`` is in percent, or the values of the run's metric.
+
+        It is None for tasks that are not learned yet.
+        """
 
     def event(self, name: str, values: dict[str, Any]) -> None:
         """Any other event: started, resumed, stopped, failed, finished."""

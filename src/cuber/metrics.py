@@ -1,14 +1,63 @@
 """Metrics of continual learning, computed from the accuracy matrix.
 
 ``matrix[i][j]`` is the test accuracy in percent on task j after learning task i, None for j > i. Tasks that are learned
-at once share one row. Means over old tasks are None where there is no old task.
+at once share one row. Means over old tasks are None where there is no old task. The values may be those of another
+measure than accuracy: where lower is better, ``Measure.oriented`` comes first, so that transfer above 0 is improvement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 Matrix = Sequence[Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the values of a matrix are.
+
+    >>> Measure().title, Measure("RMSE", higher_is_better=False, unit="").title
+    ('accuracy in %', 'RMSE (lower is better)')
+    """
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    unit: str = "%"
+    """Only accuracy is in percent."""
+
+    @property
+    def title(self) -> str:
+        """Name, and unit or direction."""
+        return f"{self.name} in {self.unit}" if self.unit else f"{self.name} ({self.direction} is better)"
+
+    @property
+    def direction(self) -> str:
+        return "higher" if self.higher_is_better else "lower"
+
+    @property
+    def short(self) -> str:
+        """ACC, or the name of another measure than accuracy."""
+        return "ACC" if self.unit else self.name
+
+    def gain(self, before: float, after: float) -> float:
+        """Return by how much a value has improved."""
+        return after - before if self.higher_is_better else before - after
+
+    @property
+    def form(self) -> str:
+        """Format of its values in tables: two decimals for percentages, four digits for others."""
+        return ".2f" if self.unit else ".4g"
+
+    def oriented(self, matrix: Matrix) -> Matrix:
+        """Return a matrix in which higher is better: negated where lower is.
+
+        >>> Measure("RMSE", higher_is_better=False).oriented([[2.0, None], [3.0, 4.0]])
+        [[-2.0, None], [-3.0, -4.0]]
+        """
+        if self.higher_is_better:
+            return matrix
+        return [[None if value is None else -value for value in row] for row in matrix]
 
 
 def average_accuracy(matrix: Matrix) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cuber import CuberError
+from cuber.core.settings import settings_of
 from cuber.experiments import BENCHMARKS, Experiment, run
 from cuber.methods import METHODS
 from cuber.training.learning import check_fit
@@ -73,7 +74,12 @@ def test_table_of_the_other_methods(name: str) -> None:
 def test_what_is_compared_is_normalized_alike(name: str, method: str) -> None:
     usual = "task" if name == "permuted-mnist" else "batch"
     for protocol in BENCHMARKS[name].protocols:
-        assert Experiment(name, method, protocol=protocol).method_settings().get("norm_statistics", "task") == usual
+        experiment = Experiment(name, method, protocol=protocol)
+        settings = {key: default for key, (default, _) in settings_of(experiment.method_class).items()}
+        settings |= experiment.method_settings()
+        assert settings["norm_statistics"] == usual
+        if usual == "batch":  # as in the published code
+            assert settings.get("norm_parameters", "shared") == "shared"
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,8 @@ def test_a_new_task_starts_from_statistics_of_its_own_samples() -> None:
     assert model.training == before.training
 
 
-def test_the_affine_parameters_are_frozen_after_the_first_task() -> None:
-    learner = GPM(CASE.model())
+def test_shared_affine_parameters_are_frozen_after_the_first_task() -> None:
+    learner = GPM(CASE.model(), norm_parameters="shared")
     learn(learner, shifted(0))
     model: Any = learner.model
     scale = model.norm1.weight.detach().clone()
@@ -117,7 +117,7 @@ def test_evaluation_modes_of_the_user_survive_every_verb() -> None:
 
 
 def test_with_statistics_of_the_batch_an_answer_depends_on_its_batch_and_nothing_is_kept() -> None:
-    learner = GPM(CASE.model(), norm_statistics="batch")
+    learner = GPM(CASE.model(), norm_statistics="batch", norm_parameters="shared")
     before = statistics(learner.model)
     for task in range(2):
         learn(learner, shifted(task))

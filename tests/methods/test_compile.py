@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cuber import CUBER, CuberError
-from tests.loops import learn, loss_fn, scaled, scalings
+from tests.loops import detach, learn, loss_fn, scaled, scalings
 from tests.models import CASES
 
 
@@ -37,7 +37,7 @@ def test_a_compiled_model_gives_the_same_outputs_as_every_task(name: str, backen
             for compiled in (before, after):
                 assert torch.allclose(compiled(x), outputs[-1], atol=1e-6)
     assert not torch.allclose(outputs[0], outputs[1], atol=1e-4), "both tasks give the same outputs"
-    learner.detach()
+    detach(learner)
     assert torch.allclose(after(x), model(x), atol=1e-6)
 
 

@@ -36,7 +36,10 @@ def select(model: nn.Module, task: int) -> None:
 def both(case: Case, seed: int, slow_settings: dict[str, Any], **settings: Any) -> tuple[EWC, SlowEWC]:
     """Three tasks learned by us and by the oracle, compared at every step: losses, gradients, weights."""
     model = case.model(seed, torch.float64)
-    slow = SlowEWC(copy.deepcopy(model), names_held(model), LAM, LR, **slow_settings)
+    settings = {"norm_parameters": "shared", **settings}
+    own = "norm" if settings["norm_parameters"] == "task" else "nothing"  # which nothing holds back
+    names = [name for name in names_held(model) if not name.startswith(own)]
+    slow = SlowEWC(copy.deepcopy(model), names, LAM, LR, **slow_settings)
     learner = EWC(model, lam=LAM, **settings)
     for task in range(TASKS):
         loader = case.loader(task, dtype=torch.float64)
@@ -82,6 +85,11 @@ def test_every_model_goes_where_the_oracle_goes(case: Case) -> None:
 def test_the_online_form_goes_where_the_oracle_goes(name: str, gamma: float, seed: int) -> None:
     _, slow = both(CASES[name], seed, {"online": True, "gamma": gamma}, anchors="last", gamma=gamma)
     assert len(slow.memory) == 1
+
+
+def test_with_norms_of_each_tasks_own_it_goes_where_the_oracle_goes() -> None:
+    learner, _ = both(CASES["residual block"], 0, {}, norm_parameters="task")
+    assert not any(name.startswith("norm") for name in learner.importance)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "many heads"])

@@ -57,7 +57,7 @@ def test_frozen_weights_and_heads_are_not_held() -> None:
     case = CASES["many heads"]
     model = case.model()
     model.backbone.layers[0].weight.requires_grad_(False)  # type: ignore[union-attr, index]
-    learner = EWC(model)
+    learner = EWC(model, norm_parameters="shared")  # else a bias without its weight is each task's own
     learn(learner, case.loader(0))
     assert list(learner.importance) == ["backbone.layers.0.bias", "backbone.layers.1.weight", "backbone.layers.1.bias"]
     learner.begin_task(case.loader(1), loss_fn)

@@ -11,7 +11,7 @@ import torch
 
 import cuber
 from cuber import GPM, HAT, CuberError, FineTune
-from tests.loops import OPTIMIZERS, learn, logits, loss_fn, same_bits, train
+from tests.loops import OPTIMIZERS, detach, learn, logits, loss_fn, same_bits, train
 from tests.methods.test_attention import Padded
 from tests.methods.test_hat import after_first_task
 from tests.models import CASES, Loader
@@ -32,7 +32,7 @@ def test_a_copy_of_the_model_answers_the_same_and_another_learner_takes_the_gate
     for other in (FineTune, GPM):
         assert torch.equal(other(copy.deepcopy(twin)).model(x), bare)
     assert torch.equal(learner.model(x), gated)
-    learner.detach()
+    detach(learner)
     assert torch.equal(learner.model(x), bare)
 
 
@@ -71,7 +71,7 @@ def test_gates_are_part_of_what_is_compiled() -> None:
     for task in (0, 1, None, 0):
         with torch.no_grad(), learner.as_task(task) as model:
             assert torch.allclose(compiled(x), model(x), atol=1e-6)
-    learner.detach()
+    detach(learner)
     assert torch.allclose(compiled(x), learner.model(x), atol=1e-6)
 
 

@@ -127,6 +127,7 @@ def test_a_state_without_importances_is_of_an_earlier_version_and_loads() -> Non
     state = learner.state_dict()
     for memory in state["remembered"]["memory"].values():
         del memory["importance"]
+    del state["settings"], state["weights"]
     twin = GPM(CASE.model(), max_rank=2)
     twin.load_state_dict(state)
     learn(twin, CASE.loader(1))

@@ -96,7 +96,8 @@ def test_bytes_are_counted_by_kind() -> None:
     sizes = learner.memory_bytes()
     assert sizes["gradients"] > 0
     assert sizes["scalings"] == sum(nbytes(memory.scalings) for memory in learner.memory.values())
-    assert sizes["statistics"] == 3 * sum(b.numel() * b.element_size() for b in learner.model.buffers())
+    norms = [learner.model.norm1, learner.model.norm2]
+    assert sizes["statistics"] == 3 * sum(t.nbytes for norm in norms for t in (*norm.buffers(), *norm.parameters()))
     assert sizes["heads"] == 0
     heads = after(FineTune, 2, "many heads").memory_bytes()["heads"]
     assert heads == 2 * (10 * 3 + 3) * 4

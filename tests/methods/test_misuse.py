@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, CuberWarning, FineTune, MultiHead
 from cuber.core import batches as batch_tools
-from tests.loops import Watch, learn, logits, loss_fn, sgd, train, weights
+from tests.loops import Watch, detach, learn, logits, loss_fn, sgd, train, weights
 from tests.models import CASES
 
 CASE = CASES["mlp"]
@@ -57,7 +57,7 @@ def test_tasks_do_not_begin_or_end_while_another_is_shown(verb: str) -> None:
 def test_a_learner_that_has_let_go_answers_for_no_task() -> None:
     learner = learned()
     state = learner.state_dict()
-    learner.detach()
+    detach(learner)
     with pytest.raises(CuberError, match="detach"), learner.as_task(0):
         pass
     with pytest.raises(CuberError, match="detach"):
@@ -233,7 +233,7 @@ def test_sparse_gradients_are_refused_by_those_who_mix_gradients(kind: type) -> 
 @pytest.mark.parametrize("late", [False, True])
 def test_thawing_what_old_tasks_need_is_worth_a_word(late: bool) -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3))
-    learner = GPM(model)
+    learner = GPM(model, norm_parameters="shared")
     learn(learner, CASE.loader(0))
     learner.begin_task(CASE.loader(1), loss_fn)
     sentence = r"'1.weight' \(and 1 more\) was frozen because it belongs to another task"

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, FineTune, SoftCUBER
 from cuber.methods import METHODS
-from tests.loops import OPTIMIZERS, MakeOptimizer, Watch, learn, loss_fn, same_bits, sgd, train, weights
+from tests.loops import OPTIMIZERS, MakeOptimizer, Watch, detach, learn, loss_fn, same_bits, sgd, train, weights
 from tests.models import CASES
 
 CASE = CASES["mlp"]
@@ -61,7 +61,7 @@ def test_after_the_task_an_optimizer_has_no_hooks_left(kind: type) -> None:
 def test_detaching_in_the_middle_of_a_task_takes_the_hooks_along() -> None:
     learner = in_second_task()
     optimizer = learner.wrap(sgd(learner.parameters()))
-    learner.detach()
+    detach(learner)
     assert not optimizer._optimizer_step_pre_hooks
 
 

@@ -250,9 +250,9 @@ def test_inputs_that_are_not_finite_are_refused_and_nothing_is_changed() -> None
 
 
 @pytest.mark.parametrize("statistics", ["task", "batch"])
-def test_norms_that_no_rule_covers_are_frozen_after_the_first_task(statistics: str) -> None:
+def test_shared_norms_that_no_rule_covers_are_frozen_after_the_first_task(statistics: str) -> None:
     case = CASES["residual block"]
-    learner = OWM(case.model(), norm_statistics=statistics, **SETTINGS)
+    learner = OWM(case.model(), norm_statistics=statistics, norm_parameters="shared", **SETTINGS)
     learn(learner, case.loader(0))
     model: Any = learner.model
     norm = model.norm1.weight.detach().clone()

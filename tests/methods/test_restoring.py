@@ -154,7 +154,7 @@ def test_a_demoted_column_is_held_where_it_was_also_after_resuming(make: str, ba
     assert any(regime.demoted_at is not None for regime in learner.regimes[-1]["0"].values())
     assert any(float(at_demotion[name][:, free[name]].norm()) > 1e-3 for name in free)
     train(learner, optimizer, data(2), 3)
-    twin = CUBER(network(), backend=backend, **settings)
+    twin = CUBER(network(), backend=backend, **{**settings, "eps2": learner.eps2})
     twin.load_state_dict(learner.state_dict())
     twin.model.load_state_dict(learner.model.state_dict())
     for one in (learner, twin):

@@ -145,6 +145,7 @@ def test_demotions_after_resuming_are_those_of_an_uninterrupted_task() -> None:
     twin = CUBER(copy.deepcopy(learner.model), eps1=0.0, eps2=-1.0)
     twin.load_state_dict(through_a_file(learner.state_dict()))
     twin.resume_task(loss_fn)
+    twin.wrap(momentum(twin.parameters()))
     for each in (learner, twin):
         each.eps2 = 0.1
         each.end_epoch()
@@ -159,6 +160,7 @@ def test_the_loss_must_be_named_again() -> None:
     learner.begin_task(case.loader(1), loss_fn)
     twin = CUBER(case.model(), eps1=0.0, eps2=-1.0)
     twin.load_state_dict(through_a_file(learner.state_dict()))
+    twin.wrap(momentum(twin.parameters()))
     with pytest.raises(CuberError, match=r"resume_task\(loss_fn\)"):
         twin.end_epoch()
 

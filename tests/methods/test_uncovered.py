@@ -1,4 +1,4 @@
-"""Parameters that no rule covers are named, and frozen, trained or refused, as the user chose."""
+"""Parameters that no rule covers, and that all tasks share, are named, and frozen, trained or refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cuber import CUBER, GPM, TRGP, CuberError
-from tests.loops import OPTIMIZERS, learn, loss_fn, train
+from tests.loops import OPTIMIZERS, detach, learn, loss_fn, train
 from tests.models import CASES
 
 DATA = CASES["mlp"]
@@ -44,10 +44,11 @@ class Positions(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.positions, self.inner, self.out = nn.Embedding(1, 8), nn.Linear(8, 6), nn.Linear(6, 3)
+        self.positions = nn.Embedding(2, 8)
+        self.inner, self.out = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 6)), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.inner(x + self.positions.weight).relu())
+        return self.out(self.inner(x + self.positions.weight.sum(0)).relu())
 
 
 MODELS: dict[str, tuple[Any, set[str]]] = {
@@ -76,7 +77,7 @@ def changed(learner: Any, before: dict[str, Tensor]) -> set[str]:
 
 @models
 def test_they_are_named_with_a_reason_in_repr_and_trained_in_the_first_task(build: Any, names: set[str]) -> None:
-    learner = GPM(build())
+    learner = GPM(build(), norm_parameters="shared")
     learner.begin_task(DATA.loader(0), loss_fn)
     assert learner.uncovered_parameters.keys() == names
     lines = repr(learner).splitlines()
@@ -90,19 +91,19 @@ def test_they_are_named_with_a_reason_in_repr_and_trained_in_the_first_task(buil
 
 @models
 def test_frozen_they_stand_still_after_the_first_task(build: Any, names: set[str]) -> None:
-    learner = TRGP(build(), eps1=0.0)
+    learner = TRGP(build(), eps1=0.0, norm_parameters="shared")
     learn(learner, DATA.loader(0))
     before = values(learner, names)
     for task, optimizer in ((1, "AdamW"), (2, "momentum")):
         learn(learner, DATA.loader(task), OPTIMIZERS[optimizer])
         assert not changed(learner, before)
-    learner.detach()
+    detach(learner)
     assert all(parameter.requires_grad for parameter in learner.model.parameters())
 
 
 @models
 def test_trained_they_go_on_moving(build: Any, names: set[str]) -> None:
-    learner = GPM(build(), uncovered="train")
+    learner = GPM(build(), uncovered="train", norm_parameters="shared")
     learn(learner, DATA.loader(0))
     before = values(learner, names)
     learn(learner, DATA.loader(1))
@@ -113,7 +114,7 @@ def test_trained_they_go_on_moving(build: Any, names: set[str]) -> None:
 @models
 def test_refused_they_are_an_error_that_names_the_first_and_the_remedy(build: Any, names: set[str]) -> None:
     with pytest.raises(CuberError, match=r"first '.*' \(.*\): freeze them yourself, or choose") as error:
-        CUBER(build(), uncovered="error").begin_task(DATA.loader(0), loss_fn)
+        CUBER(build(), uncovered="error", norm_parameters="shared").begin_task(DATA.loader(0), loss_fn)
     assert any(f"'{name}'" in str(error.value) for name in names)
     model = build()
     for name in names:
@@ -132,7 +133,7 @@ def test_where_everything_is_covered_the_choice_makes_no_difference(uncovered: s
 def test_an_error_at_construction_leaves_the_model_free_for_the_next_learner() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3))
     with pytest.raises(CuberError, match="cannot be protected"):
-        GPM(model, uncovered="error")
+        GPM(model, uncovered="error", norm_parameters="shared")
     assert not any("forward" in module.__dict__ or module._forward_pre_hooks for module in model)
     learn(GPM(model), DATA.loader(0))
 

@@ -23,7 +23,7 @@ def explain(vectors: Tensor, pool: Tensor, threshold: float) -> tuple[list[int],
     for energy, kind, k in energies:
         (old if kind == "old" else new).append(k)
         reached += energy
-        if reached >= min(threshold, 0.999) * total:
+        if reached >= threshold * total:
             break
     return sorted(old), directions[:, new]
 

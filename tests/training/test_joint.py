@@ -108,7 +108,7 @@ def test_the_learning_rate_falls_and_the_best_weights_are_kept_by_the_loss_on_al
     assert best < len(losses) - 1, "nothing was restored"
     assert [epoch.kept for epoch in epochs] == [n == best for n in range(len(epochs))]
     assert sum(s.loss * n for s, n in zip(kept, (4, 20, 60), strict=True)) / 84 == pytest.approx(min(losses))
-    assert sum(s.correct for s in kept) / 0.84 == pytest.approx(epochs[best].validation_accuracy)
+    assert sum(s.total for s in kept) / 84 == pytest.approx(epochs[best].validation_accuracy)
     schedule, expected = stopping(0.2, 2, 2.0, 0.02), []
     for epoch, loss in enumerate(losses):
         expected.append(schedule.lr)

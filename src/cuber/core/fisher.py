@@ -7,7 +7,7 @@ gradient of a batch's mean loss would be smaller the larger the batch.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 import torch
@@ -41,17 +41,23 @@ TOGETHER = 2**20
 """Bytes up to which small batches are joined."""
 
 
-def fisher_diagonal(model: nn.Module, loss: Loss, samples: list[Batch]) -> dict[str, Tensor]:
-    """Return parameter name -> Fisher diagonal, for all that is trained but heads; ``loss(batch)`` is a mean loss.
-
-    It is a mean over the samples of all processes.
+def fisher_diagonal(
+    model: nn.Module, loss: Loss, samples: list[Batch], without: Iterable[nn.Parameter] = ()
+) -> dict[str, Tensor]:
+    """Return parameter name -> Fisher diagonal, for all that is trained but heads.
 
     Layers that a rule covers need only their inputs and output gradients. Other parameters (of normalization layers,
     embeddings, attention) get their gradients from ``torch.func``, many samples at a time. Layers that normalize each
     batch by itself take its mean and variance as constants, so that samples do not interact.
+
+    Args:
+        model: any module; it is put into evaluation mode.
+        loss: ``loss(batch)`` is a mean loss.
+        samples: over which it is a mean, and over those of all other processes.
+        without: parameters to leave out, besides heads.
     """
     with evaluation_mode(model), torch.enable_grad():
-        fisher = _Fisher(model, loss)
+        fisher = _Fisher(model, loss, {*head_parameters(model), *without})
         if not fisher.names:
             return {}
         fisher.try_layers(batches.first(max(samples, key=batches.size), TRIED[0]))
@@ -66,11 +72,10 @@ def fisher_diagonal(model: nn.Module, loss: Loss, samples: list[Batch]) -> dict[
 class _Fisher:
     """Sums of squared gradients, and the way in which each parameter gets its gradients."""
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, without: set[nn.Parameter]) -> None:
         self.model, self.loss = model, loss
-        heads = set(head_parameters(model))
-        self.layers = [layer for layer in scan(model, exempt=heads).layers.values() if layer.rule.whole]
-        self.names = {p: name for name, p in model.named_parameters() if p.requires_grad and p not in heads}
+        self.layers = [layer for layer in scan(model, exempt=without).layers.values() if layer.rule.whole]
+        self.names = {p: name for name, p in model.named_parameters() if p.requires_grad and p not in without}
         self.sums = {p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in self.names}
         self.others = list(self.names)
         """Parameters whose gradients no layer gives."""

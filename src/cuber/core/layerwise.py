@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
+from cuber.core.coverage import FATES, few, warn_of_frozen
 from cuber.core.learner import Method
 from cuber.core.optimizer_hooks import OptimizerHooks
+from cuber.core.per_task import norm_parameters_setting, vectors
 from cuber.core.rows import HeldRows, RowMemory
 from cuber.core.settings import setting
 from cuber.errors import CuberError
@@ -31,9 +33,10 @@ class LayerwiseMethod(Method):
     }
     in_task: ClassVar[dict[str, Any]] = {"trained": set[str], "held_rows": dict[str, HeldRows]}
 
+    norm_parameters: str = norm_parameters_setting()
     uncovered: str = setting(
         "freeze",
-        "parameters that no layer rule covers: frozen after the first task, trained all the same, or refused",
+        "other parameters that no layer rule covers: frozen after the first task, trained all the same, or refused",
         choices=("freeze", "train", "error"),
     )
 
@@ -91,10 +94,9 @@ class LayerwiseMethod(Method):
         """Return the layer to protect, for one that was found in the model."""
         return layer
 
-    def detach(self) -> None:
+    def on_detach(self) -> None:
         for layer in self.layers.values():
             layer.detach()
-        super().detach()
 
     def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
         """Return the gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches.
@@ -167,8 +169,18 @@ class LayerwiseMethod(Method):
         for layer in self.layers.values():
             if not layer.requires_grad:  # [W | b] changes as one: where a part is frozen, so is the rest
                 self.freezer.freeze(layer.parameters)
+        self._freeze_unprotected()
+
+    def _freeze_unprotected(self) -> None:
         if self.tasks and self.uncovered == "freeze":
-            self.freezer.freeze(map(self.model.get_parameter, self.uncovered_parameters))
+            self.freezer.freeze(map(self.model.get_parameter, self.unprotected_parameters()))
+
+    def per_task_parameters(self) -> list[str]:
+        return vectors(self.model, self.uncovered_parameters) if self.norm_parameters == "task" else []
+
+    def unprotected_parameters(self) -> dict[str, str]:
+        own = set(self.per_task_parameters())
+        return {name: why for name, why in self.uncovered_parameters.items() if name not in own}
 
     def _find_layers(self) -> None:
         """Scan the model; layers found before stay protected, also while they are frozen."""
@@ -223,10 +235,11 @@ class LayerwiseMethod(Method):
                 self.uncovered_parameters[name] = "used without calling its layer"
 
     def _judge_uncovered(self) -> None:
-        if self.uncovered == "error" and self.uncovered_parameters:
-            name, reason = next(iter(self.uncovered_parameters.items()))
+        unprotected = self.unprotected_parameters() if self.uncovered == "error" else {}
+        if unprotected:
+            name, reason = next(iter(unprotected.items()))
             raise CuberError(
-                f"{len(self.uncovered_parameters)} parameters cannot be protected, first '{name}' ({reason}): "
+                f"{len(unprotected)} parameters cannot be protected, first '{name}' ({reason}): "
                 "freeze them yourself, or choose uncovered='freeze' or 'train'"
             )
 
@@ -240,9 +253,12 @@ class LayerwiseMethod(Method):
         for name in reached.keys() - called:
             layer = self.layers.pop(name)
             layer.detach()
-            self._bypass(name, layer.parameters)
+            self.bypassed.add(name)
+            self._give_up(*layer.parameters)
         for name in self._bypassed_tables():
-            self._bypass(name, [self.row_memory.tables.pop(name).parameter])
+            self.bypassed.add(name)
+            self._give_up(self.row_memory.tables.pop(name).parameter)
+        self._freeze_unprotected()
         self.row_memory.hold()
         self._judge_uncovered()
         if not reached.keys() & called:
@@ -250,12 +266,8 @@ class LayerwiseMethod(Method):
                 f"task {self.tasks} reaches none of the protected layers ({', '.join(self.layers)}): "
                 "its loss does not depend on them, or they are frozen"
             )
-
-    def _bypass(self, name: str, parameters: list[nn.Parameter]) -> None:
-        self.bypassed.add(name)
-        self._give_up(*parameters)
-        if self.tasks and self.uncovered == "freeze":
-            self.freezer.freeze(parameters)
+        if self.tasks == 0:
+            warn_of_frozen(self)
 
     def _bypassed_tables(self) -> set[str]:
         """Return the embeddings with gradients in rows that were not looked up: they are used in another way, too."""
@@ -313,7 +325,7 @@ class LayerwiseMethod(Method):
             self.untracked = names - self.layers.keys() - self.row_memory.tables.keys()
 
     def describe(self) -> list[str]:
-        fate = {"freeze": "frozen after the first task", "train": "trained without protection", "error": ""}
-        return self.row_memory.describe() + [
-            f"{name}: {fate[self.uncovered]} ({reason})" for name, reason in self.uncovered_parameters.items()
-        ]
+        unprotected, own = self.unprotected_parameters(), self.per_task_parameters()
+        lines = self.row_memory.describe()
+        lines += [f"{name}: {FATES[self.uncovered]} ({reason})" for name, reason in unprotected.items()]
+        return [*lines, f"kept per task: {few(own)}"] if own else lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,14 +13,19 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
+from cuber.core.coverage import describe
+from cuber.core.detaching import detach
+from cuber.core.export import export
 from cuber.core.misuse import check_known, require_attached, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
-from cuber.core.settings import check_settings, setting, settings_of
+from cuber.core.provenance import warn_of_other_settings, warn_of_other_weights
+from cuber.core.settings import WithSettings, check_settings, setting
 from cuber.core.snapshot import Snapshot
 from cuber.core.state import check_state, load, memory_bytes, move, save
+from cuber.core.views import Shown, showing
 from cuber.errors import CuberError
 from cuber.layers.gates import strip_gates
-from cuber.layers.model import Freezer, claim, evaluation_mode, release
+from cuber.layers.model import Freezer, claim, evaluation_mode
 from cuber.layers.normalization import Normalization, Statistics
 from cuber.networks.heads import heads_of, other_head_parameters
 
@@ -29,7 +34,7 @@ Forward = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(eq=False, repr=False)
-class Method:
+class Method(WithSettings):
     """A learner around a model. Call ``begin_task``, ``end_epoch`` and ``end_task`` at these points of your loop.
 
     A method of your own overrides what it needs of the section "For methods to override", and declares what it must
@@ -50,6 +55,8 @@ class Method:
     kinds: ClassVar[dict[str, str]] = {}
     """Attribute, or field of a remembered dataclass -> the name that ``memory_bytes`` counts it under."""
 
+    norm_parameters = "shared"  # without annotation: a constant here, a setting of methods that protect old tasks
+
     model: nn.Module
     norm_statistics: str = setting(
         "task",
@@ -65,9 +72,7 @@ class Method:
         self.model = distributed.unwrap(self.model)
         claim(self.model, self)
         strip_gates(self.model)  # a copy of a model comes with the gates of the original's learner
-        self.heads = heads_of(self.model)
         self.freezer = Freezer(self.model)
-        self.normalization = Normalization(self.model, self.norm_statistics)
         self.optimizers = OptimizerHooks(self)
         self.tasks = 0
         """Number of tasks learned."""
@@ -81,13 +86,18 @@ class Method:
         self.sample: list[Batch] = []
         """The first samples of the present task."""
         self.statistics: list[Statistics] = []
-        """Task -> its normalization statistics."""
+        """Task -> its normalization statistics, and its values of parameters that are kept per task."""
+        self._find_modules()
         self.shown_task: int | None = None
         """The task that the model answers for; None: with its bare weights."""
         self._loss_fn: LossFunction | None = None
         self._resumed = self.is_detached = False
+        self.expected_weights: dict[str, Tensor] = {}
+        """Samples of the weights that a loaded state belongs to, until they were compared."""
         self.views = 0
         """Number of ``as_task`` blocks that are open."""
+        self.exported: set[int] = set()
+        """Tasks that were exported with the present weights."""
         self.memory_device = self.device
         """Where all that is remembered is."""
 
@@ -111,24 +121,25 @@ class Method:
             raise CuberError("begin_task needs loss_fn(output, target), or the learner a forward=")
         if self.tasks == 0:  # as DistributedDataParallel does when it is made, which may be after begin_task
             distributed.broadcast_([*self.model.parameters(), *self.model.buffers()])
+        warn_of_other_weights(self)
         self.sample = self.take(loader)
         self._loss_fn = loss_fn
         self.steps_per_epoch = distributed.broadcast(batches.steps(loader) if steps is None else steps)
-        self.heads, self.normalization = heads_of(self.model), Normalization(self.model, self.norm_statistics)
+        self._find_modules()
         if self.memory_device != self.device:
             move(self)
-        shown, statistics = self.shown_task, self.normalization.statistics()
+        before = Shown(self)
         try:
             self.show_task(self.tasks)
             self.freezer.thaw()
             self.freeze_parameters()
             self.try_sample()
             self.on_task_begin()
+            self.normalization.keep(self.per_task_parameters(), self.statistics)
         except BaseException:
             self._leave_task()
             self.freezer.thaw()
-            self.show_task(shown)
-            self.normalization.restore(statistics)
+            before.restore()
             raise
         self.task, self.epoch = self.tasks, 0
 
@@ -149,6 +160,7 @@ class Method:
     def end_epoch(self) -> None:
         """Call after each pass over the task's training data."""
         require_task(self, "end_epoch")
+        self.optimizers.require_any("end_epoch")
         self.epoch += 1
         self.optimizers.forget_pending()
         distributed.average_(self.normalization.buffers())
@@ -180,31 +192,22 @@ class Method:
         """Return what the present task trains; build the optimizer from it."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    @contextmanager
-    def as_task(self, task: int | None) -> Iterator[nn.Module]:
+    def as_task(self, task: int | None) -> AbstractContextManager[nn.Module]:
         """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
         check_known(self, task)
-        shown, statistics = self.shown_task, self.normalization.statistics()
-        self.views += 1
-        try:
-            self.show_task(task)
-            yield self.model
-        finally:
-            self.views -= 1
-            self.show_task(shown)
-            self.normalization.restore(statistics)
+        return showing(self, task)
+
+    def export(self, task: int) -> nn.Module:
+        """Return a plain copy of the model that answers for ``task``, in evaluation mode; it does not need cuber."""
+        return export(self, task)
 
     def snapshot(self) -> Snapshot:
         """Copy all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
         return Snapshot(self)
 
     def detach(self) -> None:
-        """Remove the learner from the model, which keeps its present weights."""
-        self._leave_task()
-        self.freezer.thaw()
-        self.normalization.detach()
-        self.is_detached = True
-        release(self.model)
+        """Remove the learner from the model, which keeps its present weights; ``export`` first what tasks need."""
+        detach(self)
 
     def average_gradients(self, weight: float | None = None) -> None:
         """Call between ``backward()`` and ``step()`` in several processes without ``DistributedDataParallel``.
@@ -244,19 +247,22 @@ class Method:
         require_attached(self, "load_state_dict")
         check_state(self, state)
         self.check_state(state["remembered"])
+        warn_of_other_settings(self, state)
         self._leave_task()
         self.freezer.thaw()
-        self.heads = heads_of(self.model)
         load(self, state)
+        self._find_modules()
         self.on_state_loaded()
         self.show_task(self.tasks if self.task is not None else self.tasks - 1 if self.tasks else None)
         if self.task is not None:
             self.freezer.thaw()
             self.freeze_parameters()
+            self.normalization.keep(self.per_task_parameters(), self.statistics)
 
     def resume_task(self, loss_fn: LossFunction | None = None) -> None:
         """Go on with the task in whose middle a loaded state was saved."""
         require_task(self, "resume_task")
+        warn_of_other_weights(self)
         self._loss_fn, self._resumed = loss_fn, True
 
     def memory_bytes(self) -> dict[str, int]:
@@ -265,9 +271,7 @@ class Method:
         return memory_bytes(self) | {"heads": heads}
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in settings_of(self))
-        state = f"{self.tasks} tasks learned" if self.task is None else f"learning task {self.task}"
-        return "\n  ".join([f"{type(self).__name__}({values}): {state}", *self.describe()])
+        return describe(self)
 
     # For methods to override
 
@@ -291,18 +295,10 @@ class Method:
         """A pass over the training data has ended."""
 
     def observe_task(self, loader: Iterable[Batch]) -> None:
-        """A task has been learned: look at all of its data; before ``on_task_end``. Call ``super()`` first.
-
-        Args:
-            loader: the task's training data.
-        """
+        """A task has been learned: look at all of its data, before ``on_task_end``; call ``super()`` first."""
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
-        """A task has been learned: remember what later tasks need. Raise before anything is changed.
-
-        Args:
-            loader: the task's training data.
-        """
+        """A task has been learned: remember what later tasks need of its data. Raise before anything is changed."""
 
     def show_task(self, task: int | None) -> None:
         """Let the model answer for a task, with its head and normalization statistics; call ``super()`` first.
@@ -322,6 +318,14 @@ class Method:
         """Freeze what the new task must not train: the heads of other tasks; call ``super()`` first."""
         if self.heads:
             self.freezer.freeze(other_head_parameters(self.model, range(self.tasks, self.tasks + self.at_once)))
+
+    def per_task_parameters(self) -> Iterable[str]:
+        """Return the names of trained parameters that each task has its own values of, from this task on."""
+        return ()
+
+    def unprotected_parameters(self) -> dict[str, str] | None:
+        """Return the trained parameters that old tasks may lose by, with the reason; None: the method protects none."""
+        return None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Iterate over what the present task trains, with names."""
@@ -362,6 +366,9 @@ class Method:
     def on_task_left(self) -> None:
         """A task has ended or was refused: drop what belongs to it."""
 
+    def on_detach(self) -> None:
+        """The learner is being removed: undo what it has changed in the model."""
+
     def describe(self) -> list[str]:
         """Return lines that ``repr`` adds."""
         return []
@@ -375,10 +382,15 @@ class Method:
         with batches.explained(f"task {self.tasks}: the model and the loss cannot take the loader's {which}"):
             return self.loss(batch)
 
+    def _find_modules(self) -> None:
+        self.heads = heads_of(self.model)
+        kept = (name for statistics in self.statistics for name in statistics)
+        self.normalization = Normalization(self.model, self.norm_statistics, kept)
+
     def _leave_task(self) -> None:
         self.optimizers.release()
         self.on_task_left()
-        self.sample, self._resumed, self.task = [], False, None
+        self.sample, self._resumed, self.task, self.exported = [], False, None, set()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

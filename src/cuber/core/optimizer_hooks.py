@@ -6,6 +6,7 @@ that an optimizer has moved along protected directions are moved back.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cuber.core import distributed
 from cuber.core.rows import RowMemory
-from cuber.errors import CuberError
+from cuber.errors import CuberError, CuberWarning
 from cuber.layers.protected import ProtectedLayer
 from cuber.subspace import full_precision
 
@@ -55,6 +56,7 @@ class OptimizerHooks:
         """Whether ``average_gradients`` was called since the last step."""
         self._unchecked: set[int] = set()
         """Optimizers (by id) whose gradients have not been compared between processes in this task."""
+        self._warned_of_view = False
 
     def wrap(self, optimizer: Optimizer, *, resumed: bool) -> None:
         """Register hooks on an optimizer, once.
@@ -67,12 +69,12 @@ class OptimizerHooks:
         if isinstance(optimizer, LBFGS) and not resumed:
             optimizer.state.clear()  # its history belongs to the loss of the last task
         handles = []
-        # A step of a small network takes half a millisecond: no hook that does nothing.
+        # A step of a small network takes half a millisecond: no hook that does more than it must.
         self._acts = {name for name in ("on_step_begin", "before_step", "after_step") if self._method.overrides(name)}
         if distributed.is_active():
             self._unchecked.add(id(optimizer))
-        if "before_step" in self._acts or self._rows.held or distributed.is_active():
-            handles.append(optimizer.register_step_pre_hook(self._before))
+        acts = "before_step" in self._acts or self._rows.held or distributed.is_active()
+        handles.append(optimizer.register_step_pre_hook(self._before if acts else self._warn_of_view))
         if self._layers or self._rows.held or "after_step" in self._acts:
             handles.append(optimizer.register_step_post_hook(self._after))
         self._handles[optimizer] = handles
@@ -83,6 +85,7 @@ class OptimizerHooks:
             for handle in handles:
                 handle.remove()
         self._handles, self._pending, self._averaged, self._unchecked = {}, {}, False, set()
+        self._warned_of_view = False
 
     def average_gradients(self, parameters: Sequence[nn.Parameter], weight: float | None = None) -> None:
         """Replace gradients by the mean over all processes, before the next step of each optimizer."""
@@ -144,7 +147,19 @@ class OptimizerHooks:
         """Expect all optimizers to see new gradients."""
         self._pending = {}
 
+    def _warn_of_view(self, *_: Any) -> None:
+        """Warn, once in a task, of a step while a task is shown."""
+        if self._method.views and not self._warned_of_view:
+            self._warned_of_view = True
+            warnings.warn(
+                f"a step inside as_task, where the model shows task {self._method.shown_task}: statistics and what "
+                "else each task has its own values of are put back at the end of the block; leave it before you train",
+                CuberWarning,
+                stacklevel=4,
+            )
+
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._warn_of_view()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if "on_step_begin" in self._acts:
             self._method.on_step_begin(optimizer)

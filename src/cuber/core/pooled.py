@@ -14,18 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches, distributed
+from cuber.core import batches, distributed, masks
 from cuber.core.batches import Batch
+from cuber.core.grams import sum_gram
 from cuber.core.layerwise import LayerwiseMethod
+from cuber.core.masks import MaskedInputs
 from cuber.core.misuse import require_task
 from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.settings import PerLayer, setting
 from cuber.errors import CuberError, CuberWarning
-from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, observed
+from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, has_layer_norm, observed
 from cuber.subspace import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
-    HIGHEST_THRESHOLD,
     WIDE,
     Anchor,
     Constraint,
@@ -37,14 +38,17 @@ from cuber.subspace import (
     Scaling,
     Sketch,
     full_precision,
+    held_share,
     supports_of,
 )
 
 NOTICEABLE_DRIFT = 1e-3
+HIGHEST_STEP = 0.999
+"""Where ``threshold_step`` stops: with the last thousandth protected, late tasks would have no direction left."""
 
 
 @dataclass(eq=False, repr=False)
-class PooledMethod(LayerwiseMethod):
+class PooledMethod(MaskedInputs):
     """A method with a :class:`LayerMemory` per layer, which constrains where weights may move."""
 
     remembered: ClassVar[dict[str, Any]] = {"memory": dict[str, LayerMemory]}
@@ -60,13 +64,22 @@ class PooledMethod(LayerwiseMethod):
 
     threshold: PerLayer = setting(
         0.97,
-        f"fraction of the input energy that a task's subspace must hold; above {HIGHEST_THRESHOLD} it counts as "
-        f"{HIGHEST_THRESHOLD}: the rest may be rounding",
+        "fraction of the input energy that a task's subspace must hold (1: all but rounding)",
         low=0,
         high=1,
         per_layer=True,
     )
-    threshold_step: float = setting(0.003, "what each further task adds to the threshold", low=0, high=1)
+    threshold_step: float = setting(
+        0.003, f"what each further task adds to the threshold, up to {HIGHEST_STEP}", low=0, high=1
+    )
+    variance: PerLayer = setting(
+        0.99999,
+        "in models with layer norm: fraction of the variance of the inputs that a task's subspace must hold besides "
+        "(0: none)",
+        low=0,
+        high=1,
+        per_layer=True,
+    )
     samples: PerLayer = setting(300, "training samples that the bases are computed from", low=1, per_layer=True)
     sketch: str = setting(
         "auto",
@@ -82,7 +95,10 @@ class PooledMethod(LayerwiseMethod):
         per_layer=True,
     )
     backend: str = setting(
-        "fast", "how layers compute: with shortcuts, or by the formulas as printed", choices=tuple(BACKENDS)
+        "fast",
+        "how layers compute: with shortcuts, or by the formulas as printed",
+        choices=tuple(BACKENDS),
+        equivalent=True,
     )
 
     def __post_init__(self) -> None:
@@ -124,7 +140,7 @@ class PooledMethod(LayerwiseMethod):
         self._open_memory()
         self.optimizers.steps = 0
         for name in self.layers:  # report a list of the wrong length now, not after training
-            self.threshold_of(name), self.samples_of(name), self.for_layer("max_rank", name)
+            self.threshold_of(name), self.variance_of(name), self.samples_of(name), self.for_layer("max_rank", name)
 
     def anchor(self, layer: ProtectedLayer) -> None:
         """Anchor a weight where it is now, and begin to learn a scaling of the old weights that are reused."""
@@ -185,6 +201,8 @@ class PooledMethod(LayerwiseMethod):
     def input_grams(self, loader: Iterable[Batch], samples: int | None = None) -> dict[str, Gram]:
         """Return the Gram matrix of each layer's inputs, at the effective weights, in evaluation mode.
 
+        Padded positions are left out.
+
         Args:
             loader: the task's training data.
             samples: how many to use, for exact matrices (default: those of the bases, and sketches in wide layers).
@@ -196,18 +214,23 @@ class PooledMethod(LayerwiseMethod):
         grams: dict[str, Gram] = {}
         limits = {name: samples or self.samples_of(name) for name in self.layers}
         seen = present = 0
+        real: Tensor | None = None  # positions of the present batch
 
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
             wanted = limits[layer.name] - seen
             if wanted > 0:
                 gram = grams.get(layer.name) or grams.setdefault(layer.name, empty(layer))
-                whole = x.is_nested or len(x) != present or wanted >= present
-                gram.add(layer.vectors(module, x if whole else x[:wanted]))
+                sequences = masks.as_sequences(layer, x, real)
+                if real is not None and sequences is not None:
+                    x = sequences[:wanted][real[:wanted].to(x.device)]
+                elif not x.is_nested and len(x) == present:
+                    x = x[:wanted]
+                gram.add(layer.vectors(module, x))
 
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
             for batch, start, _ in batches.rounds(batches.take(loader, samples or self.sample_size)):
                 if batch is not None:
-                    seen, present = start, batches.size(batch)
+                    seen, present, real = start, batches.size(batch), self.real_positions(batch)
                     self.try_loss(batch, "batches")
         if distributed.is_active():
             found = {name: sum_gram(grams.get(name), empty(it), it) for name, it in self.layers.items()}
@@ -225,12 +248,15 @@ class PooledMethod(LayerwiseMethod):
 
     def extend_pool(self, name: str, gram: Gram | None) -> None:
         """Add the subspace of the present task to the pool of a layer."""
-        threshold = min(self.threshold_of(name), HIGHEST_THRESHOLD)
-        share = self.memory[name].add_task(gram, threshold)
-        if share < threshold and isinstance(gram, Sketch) and name not in self._fell_short:
+        threshold, variance = self.threshold_of(name), self.variance_of(name)
+        share = self.memory[name].add_task(gram, threshold, variance)
+        if not isinstance(gram, Sketch) or name in self._fell_short:
+            return
+        wanted = held_share(gram, threshold, variance)
+        if share < wanted:
             self._fell_short.add(name)
             warnings.warn(
-                f"layer '{name}' protects {share:.1%} of its input energy instead of {threshold:.1%}: a sketch of rank "
+                f"layer '{name}' protects {share:.2%} of its input energy instead of {wanted:.2%}: a sketch of rank "
                 f"{self.sketch_rank} holds no more; set a higher sketch_rank",
                 CuberWarning,
                 stacklevel=5,
@@ -238,7 +264,14 @@ class PooledMethod(LayerwiseMethod):
 
     def threshold_of(self, name: str) -> float:
         """Return the energy threshold of a layer in the present task."""
-        return float(self.for_layer("threshold", name)) + self.threshold_step * self.tasks
+        first = float(self.for_layer("threshold", name))
+        return max(first, min(first + self.threshold_step * self.tasks, HIGHEST_STEP))
+
+    def variance_of(self, name: str) -> float:
+        """Return the share of the variance that a layer's subspaces must hold."""
+        # The mean of activations behind a layer norm has most of their energy, and tells tasks' samples apart least.
+        variance = float(self.for_layer("variance", name))
+        return variance if has_layer_norm(self.model) else 0.0
 
     def samples_of(self, name: str) -> int:
         """Return how many samples the basis of a layer is computed from."""
@@ -351,27 +384,3 @@ class PooledMethod(LayerwiseMethod):
             for name, layer in self.layers.items()
         ]
         return lines + LayerwiseMethod.describe(self)
-
-
-def sum_gram(gram: Gram | None, total: Gram, layer: ProtectedLayer) -> Gram | None:
-    """Return the Gram matrix of a layer's inputs in all processes; None where none of them has any.
-
-    Args:
-        gram: of this process, if it has seen any.
-        total: an empty one, or an empty sketch.
-        layer: whose inputs they are.
-    """
-    if isinstance(total, Sketch):
-        for part in distributed.gather(gram.to_send() if isinstance(gram, Sketch) else None):
-            if part is not None:
-                total.merge(part)
-        return total if total.count else None
-    device = layer.parameter.device
-    count = sum(distributed.gather_count(0 if gram is None else gram.count))
-    if count < layer.dimension:  # then the vectors are fewer numbers than their sum
-        for vectors in distributed.gather(None if gram is None else gram.vectors.cpu()):
-            if vectors is not None:
-                total.add(vectors.to(device))
-        return total if total.count else None
-    none = torch.zeros(layer.dimension, layer.dimension, dtype=torch.float64, device=device)
-    return Gram.of(distributed.sum_tensors([none if gram is None else gram.matrix])[0], count)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from cuber.errors import CuberError, unknown
+from cuber.errors import CuberError, UnknownKeyword, unknown
 
 LARGEST = 2**62
 """Bound on integers: they must fit into 64 bits everywhere."""
@@ -28,6 +29,8 @@ class Setting:
     high: float = math.inf
     choices: tuple[str, ...] = ()
     per_layer: bool = False
+    equivalent: bool = False
+    """Whether all values give the same results up to rounding."""
 
     def check(self, owner: str, name: str, value: Any, default: Any) -> None:
         """Raise unless ``value`` is allowed."""
@@ -61,7 +64,7 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
     Args:
         default: its type is the type of the setting.
         help: for ``cuber list``.
-        limits: ``low``, ``high``, ``choices``, ``per_layer``.
+        limits: ``low``, ``high``, ``choices``, ``per_layer``, ``equivalent``.
     """
     return dataclasses.field(default=default, kw_only=True, metadata={"setting": Setting(help, **limits)})
 
@@ -70,6 +73,19 @@ def settings_of(method: Any) -> dict[str, tuple[Any, Setting]]:
     """Return name -> (default, setting) of a method's hyper-parameters."""
     fields = dataclasses.fields(method)
     return {f.name: (f.default, f.metadata["setting"]) for f in fields if "setting" in f.metadata}
+
+
+class WithSettings:
+    """A base class of dataclasses that suggests the right name for a misspelt keyword."""
+
+    def __new__(cls, *_: Any, **keywords: Any) -> Any:
+        known = inspect.signature(cls.__init__).parameters
+        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        for name in () if open_ended else keywords:
+            if name not in known:
+                own = [other for other in known if other not in ("self", "model")]
+                raise unknown(f"setting of {cls.__name__}", name, own, UnknownKeyword)
+        return super().__new__(cls)
 
 
 def check_settings(method: Any) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 import torch
 from torch import Tensor, nn
 
+from cuber.core.provenance import present_settings, sampled_weights
 from cuber.errors import CuberError
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def save(learner: Method) -> dict[str, Any]:
         {
             "method": type(learner).__name__,
             "model": _shapes(learner.model),
+            "settings": present_settings(learner),
+            "weights": sampled_weights(learner),
             **{name: getattr(learner, name) for name in PROGRESS},
             "remembered": {name: to_plain(getattr(learner, name)) for name in names},
         }
@@ -52,6 +55,8 @@ def load(learner: Method, state: dict[str, Any]) -> None:
     for name, kind in declared_state(type(learner), in_task=learner.task is not None).items():
         setattr(learner, name, from_plain(kind, remembered[name], learner.device))
     learner.memory_device = learner.device
+    nothing_learned = learner.tasks == 0 and learner.task is None
+    learner.expected_weights = {} if nothing_learned else state.get("weights", {})
 
 
 def move(learner: Method) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from cuber import training
 from cuber.core.device import check_name, find_device
-from cuber.core.settings import Setting, check_values, is_number, short
+from cuber.core.settings import Setting, check_values, is_number, settings_of, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
 from cuber.methods import METHODS, Method, find_method
@@ -141,7 +141,9 @@ class Experiment:
     def _presets(self) -> dict[str, Any]:
         """Return what benchmark and protocol set for the method."""
         chosen, changes = (source.settings.get(self.method, {}) for source in (self.preset, self._protocol()))
-        return {**self.preset.for_all_methods, **chosen, **changes}
+        known = settings_of(self.method_class)
+        common = {name: value for name, value in self.preset.for_all_methods.items() if name in known}
+        return {**common, **chosen, **changes}
 
     def _protocol(self) -> Protocol:
         protocols = self.preset.protocols

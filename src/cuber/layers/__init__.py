@@ -10,7 +10,13 @@ from cuber.layers.attached import strip
 from cuber.layers.composite import CompositeRule, Part, Weights
 from cuber.layers.gates import Gate, Wiring, find_gated_modules, strip_gates
 from cuber.layers.model import Freezer, claim, evaluation_mode, release
-from cuber.layers.normalization import Normalization, Statistics, constant_statistics, normalized_by_batch
+from cuber.layers.normalization import (
+    Normalization,
+    Statistics,
+    constant_statistics,
+    has_layer_norm,
+    normalized_by_batch,
+)
 from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
 from cuber.layers.protected import BACKENDS, ProtectedLayer, observed
 from cuber.layers.rule import RULES, Rule, register
@@ -39,6 +45,7 @@ __all__ = [
     "convolution",
     "evaluation_mode",
     "find_gated_modules",
+    "has_layer_norm",
     "linear",
     "normalized_by_batch",
     "observed",

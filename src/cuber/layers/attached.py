@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
+from cuber.errors import CuberError
 from cuber.layers.composite import CompositeRule
 from cuber.layers.rule import rule_for
 
@@ -13,8 +16,12 @@ if TYPE_CHECKING:
     from cuber.layers.protected import ProtectedLayer
 
 
-class Replacement:
+class Replacement(ABC):
     """A forward pass in place of a module's own; copied and saved with the model."""
+
+    @abstractmethod
+    def protected(self) -> list[ProtectedLayer]:
+        """Return the layers that compute in it."""
 
     def block_fused(self, module: nn.Module) -> None:
         """Keep torch from using its fused kernels: it does not where a module has a hook."""
@@ -23,6 +30,7 @@ class Replacement:
 
     def _no_op(self, *_: Any) -> None:
         """A hook that does nothing."""
+        return
 
 
 class Attached(Replacement):
@@ -32,7 +40,11 @@ class Attached(Replacement):
         self.layer = layer
         self.module = module
 
+    def protected(self) -> list[ProtectedLayer]:
+        return [self.layer]
+
     def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        refuse_tracing(self.layer)
         module, x = self.layer.rule.bind(self.module, *arguments, **named)
         if self.layer.observer is not None:
             self.layer.observer(self.layer, module, x.detach())
@@ -47,6 +59,9 @@ class AttachedParts(Replacement):
         self.rule = rule
         self.layers: dict[str, tuple[ProtectedLayer, nn.Module]] = {}
         """Name of a part -> the layer that protects it, and the module that holds the weight."""
+
+    def protected(self) -> list[ProtectedLayer]:
+        return [layer for layer, _ in self.layers.values()]
 
     @classmethod
     def on(cls, module: nn.Module) -> AttachedParts:
@@ -68,6 +83,7 @@ class AttachedParts(Replacement):
         return not self.layers
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        refuse_tracing(*self.protected())
         if all(layer.observer is None and layer.scaling is None for layer, _ in self.layers.values()):
             return type(self.module).forward(self.module, *arguments, **named)
         return self.rule.forward(self.module, self, *arguments, **named)
@@ -92,6 +108,25 @@ class AttachedParts(Replacement):
             layer, holder = self.layers[name]
             assert layer.observer is not None
             layer.observer(layer, holder, x.detach())
+
+
+def refuse_tracing(layer: ProtectedLayer, *_: ProtectedLayer) -> None:
+    """Raise if a layer is called in order to trace the model."""
+    if torch.jit.is_tracing() or torch.compiler.is_exporting():
+        raise CuberError(
+            f"layer '{layer.name}' has a learner, which decides for which task it computes: a trace would fix that; "
+            "trace or export what learner.export(task) returns, a plain module"
+        )
+
+
+def attached_layers(model: nn.Module) -> list[ProtectedLayer]:
+    """Return the layers whose forward pass a learner has replaced; those of a copied model are copies too."""
+    found: list[ProtectedLayer] = []
+    for module in model.modules():
+        forward = module.__dict__.get("forward")
+        if isinstance(forward, Replacement):
+            found += forward.protected()
+    return list(dict.fromkeys(found))
 
 
 def strip(module: nn.Module) -> None:

@@ -52,6 +52,16 @@ class Gate:
         return torch.sigmoid(self.embedding * s)
 
 
+def gates_of(model: nn.Module) -> dict[Gate, list[nn.Module]]:
+    """Return all gates of a model, each with the modules whose outputs it multiplies."""
+    found: dict[Gate, list[nn.Module]] = {}
+    for module in model.modules():
+        for hook in module._forward_hooks.values():
+            if isinstance(hook, Gate):
+                found.setdefault(hook, []).append(module)
+    return found
+
+
 def strip_gates(model: nn.Module) -> None:
     """Remove all gates from a model, also from a copy of a gated one."""
     for module in model.modules():

@@ -36,13 +36,20 @@ def release(model: nn.Module) -> None:
         _learners.pop(module, None)
 
 
+def forget_frozen(model: nn.Module) -> None:
+    """Remove the names of frozen parameters from a copy of a model."""
+    for module in model.modules():
+        module.__dict__.pop(_FROZEN, None)
+
+
 class Freezer:
     """Freezes parameters of a model, and unfreezes only what it, or the learner of the model's original, has frozen."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         names = model.__dict__.get(_FROZEN, [])
-        self._frozen = [parameter for name, parameter in model.named_parameters() if name in names]
+        self.frozen = [parameter for name, parameter in model.named_parameters() if name in names]
+        """Parameters that were frozen here, and not by the user."""
         self.thaw()
 
     def freeze(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -51,14 +58,14 @@ class Freezer:
             if parameter.requires_grad:
                 parameter.requires_grad_(False)
                 parameter.grad = None
-                self._frozen.append(parameter)
+                self.frozen.append(parameter)
         self._write_names()
 
     def thaw(self) -> None:
         """Unfreeze all that was frozen."""
-        for parameter in self._frozen:
+        for parameter in self.frozen:
             parameter.requires_grad_(True)
-        self._frozen = []
+        self.frozen = []
         self._write_names()
 
     def warn_of_thawed(self) -> None:
@@ -72,14 +79,18 @@ class Freezer:
                 stacklevel=3,
             )
 
+    def names(self) -> list[str]:
+        """Return the names of all that is frozen."""
+        return [name for name, _ in self._named()]
+
     def _named(self) -> list[tuple[str, nn.Parameter]]:
-        frozen = set(map(id, self._frozen))
+        frozen = set(map(id, self.frozen))
         return [(name, parameter) for name, parameter in self.model.named_parameters() if id(parameter) in frozen]
 
     def _write_names(self) -> None:
         self.model.__dict__.pop(_FROZEN, None)
-        if self._frozen:
-            self.model.__dict__[_FROZEN] = [name for name, _ in self._named()]
+        if self.frozen:
+            self.model.__dict__[_FROZEN] = self.names()
 
 
 @contextmanager

@@ -1,8 +1,11 @@
-"""Normalization layers: what each task keeps of them, and batches that are normalized by themselves."""
+"""Normalization layers: what each task keeps of them, and batches that are normalized by themselves.
+
+Parameters that each task keeps values of its own of are kept like running statistics, whatever their layer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 
@@ -12,19 +15,22 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Statistics = dict[str, Tensor]
-"""Buffer name -> running mean, variance or count of a normalization layer."""
+"""Name -> running mean, variance or count of a normalization layer, or values of a parameter that is kept per task."""
 
 
 class Normalization:
-    """The normalization layers of a model that have running statistics.
+    """The normalization layers of a model that have running statistics, and parameters that are kept per task.
 
     Args:
         model: whose layers they are.
         mode: "task": each task has its own running statistics; "batch": each batch is normalized by itself.
+        per_task: names of parameters that each task has its own values of; names of other things are ignored.
     """
 
-    def __init__(self, model: nn.Module, mode: str) -> None:
+    def __init__(self, model: nn.Module, mode: str, per_task: Iterable[str] = ()) -> None:
+        self.model = model
         self.mode = mode
+        self.per_task = set(per_task)
         self.layers = {
             name: module
             for name, module in model.named_modules()
@@ -51,15 +57,43 @@ class Normalization:
             for key, buffer in module.named_buffers(recurse=False):
                 yield f"{name}.{key}", buffer
 
-    def statistics(self) -> Statistics:
-        """Return a copy of the running statistics; nothing in mode "batch"."""
-        return {} if self.mode == "batch" else {name: buffer.clone() for name, buffer in self.named_buffers()}
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are kept per task, by name."""
+        if not self.per_task:
+            return {}
+        named = self.model.named_parameters(remove_duplicate=False)
+        return {name: parameter for name, parameter in named if name in self.per_task}
 
+    def keep(self, names: Iterable[str], earlier: Iterable[Statistics]) -> None:
+        """Keep more parameters per task.
+
+        Args:
+            names: of the parameters.
+            earlier: statistics of earlier tasks, which had the present values if they lack others.
+        """
+        self.per_task.update(names)
+        for name, parameter in self.parameters().items():
+            present = parameter.detach().clone()
+            for statistics in earlier:
+                statistics.setdefault(name, present)
+
+    def statistics(self) -> Statistics:
+        """Return a copy of the parameters that are kept per task and, but in mode "batch", the running statistics."""
+        buffers = {} if self.mode == "batch" else dict(self.named_buffers())
+        return {name: tensor.detach().clone() for name, tensor in {**buffers, **self.parameters()}.items()}
+
+    @torch.no_grad()
     def restore(self, statistics: Statistics) -> None:
-        """Copy ``statistics`` into the layers that it names."""
+        """Copy ``statistics`` into the layers and parameters that it names."""
         for name, buffer in self.named_buffers():
             if name in statistics:
                 buffer.copy_(statistics[name])
+        for name, parameter in self.parameters().items():
+            if name not in statistics:
+                continue
+            values = statistics[name].to(parameter)
+            if not torch.equal(parameter, values):  # a copy invalidates graphs that a backward pass has yet to read
+                parameter.copy_(values)
 
     def trained_layers(self, model: nn.Module) -> list[_NormBase]:
         """Return the layers whose running statistics training changes: none that is in evaluation mode by itself."""
@@ -107,6 +141,12 @@ def normalized_by_batch(model: nn.Module) -> list[_BatchNorm]:
         if isinstance(module, _BatchNorm)
         and (module.running_mean is None or isinstance(module.__dict__.get("forward"), BatchStatistics))
     ]
+
+
+def has_layer_norm(model: nn.Module) -> bool:
+    """Return whether a model normalizes activations sample by sample, as transformers do, by a class of any library."""
+    names = {kind.__name__.lower() for module in model.modules() for kind in type(module).__mro__}
+    return any("layernorm" in name or "rmsnorm" in name for name in names)
 
 
 @contextmanager

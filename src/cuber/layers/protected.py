@@ -13,7 +13,7 @@ from cuber.errors import CuberError
 from cuber.layers.attached import Attached, AttachedParts, strip
 from cuber.layers.backends import FastBackend, PlainBackend
 from cuber.layers.rule import Rule
-from cuber.subspace import Constraint, Scaling
+from cuber.subspace import Constraint, Scaling, in_float64
 
 BACKENDS: dict[str, type[PlainBackend]] = {"fast": FastBackend, "plain": PlainBackend}
 
@@ -150,6 +150,35 @@ class ProtectedLayer:
         """Copy ``[W | b]`` into the parameters."""
         for parameter, value in zip(self.parameters, self.split(matrix), strict=True):
             parameter.copy_(value)
+
+    @torch.no_grad()
+    def effective_matrix(self) -> Tensor:
+        """Return ``W~ = W + (W B) S B'`` in float64, where the weight is now; ``[W | b]`` itself without a scaling."""
+        if self._scaling is None:
+            return self.matrix()
+        self._move_scaling()
+        scaling, weight = self._scaling, in_float64(self.matrix())
+        basis, applied = in_float64(scaling.basis), in_float64(scaling.applied)
+        read = weight @ basis if scaling.left is None else weight @ basis @ in_float64(scaling.left)
+        return weight + read @ applied @ basis.mT
+
+    def untie(self, model: nn.Module) -> None:
+        """Give the layer a copy of its weight if other modules have the same one, such as embeddings."""
+        others = [module for module in model.modules() if module not in self.modules]
+        if any(parameter is self.parameter for module in others for parameter in module._parameters.values()):
+            own = nn.Parameter(self.parameter.detach().clone(), requires_grad=self.parameter.requires_grad)
+            for module in self.modules:
+                setattr(module, self._weight_name, own)
+
+    @torch.no_grad()
+    def scale_outputs(self, factors: Tensor) -> None:
+        """Multiply each output unit by a factor: the rows of the weight, and the bias, trained or not."""
+        self.set_matrix(in_float64(self.matrix()) * in_float64(factors).unsqueeze(1))
+        if self.bias is not None and not self.with_bias:  # layers that are not scaled may have the same one
+            scaled = (in_float64(self.bias) * in_float64(factors)).to(self.bias)
+            bias = nn.Parameter(scaled, requires_grad=self.bias.requires_grad)
+            for module in self.modules:
+                setattr(module, str(self._bias_name), bias)
 
     def gradients(self) -> list[Tensor]:
         """Return the ``.grad`` of each parameter, which is 0 where there was none."""

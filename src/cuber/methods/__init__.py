@@ -15,6 +15,7 @@ from cuber.methods.ewc import EWC
 from cuber.methods.finetune import FineTune
 from cuber.methods.gpm import GPM
 from cuber.methods.hat import HAT
+from cuber.methods.lora import LoRA
 from cuber.methods.multitask import Multitask
 from cuber.methods.owm import OWM
 from cuber.methods.soft_cuber import SoftCUBER
@@ -23,7 +24,7 @@ from cuber.methods.trgp import TRGP
 METHODS: dict[str, type[Method]] = {
     method.__name__.lower(): method for method in (CUBER, TRGP, GPM, OWM, HAT, EWC, AGEM, ER, FineTune, Multitask)
 } | {"soft-cuber": SoftCUBER}
-"""The methods of this package by name."""
+"""The methods of this package by name. LoRA is for models of one's own, not for the networks of the benchmarks."""
 
 
 def find_method(name: str) -> type[Method]:
@@ -51,6 +52,7 @@ __all__ = [
     "OWM",
     "TRGP",
     "FineTune",
+    "LoRA",
     "Method",
     "Multitask",
     "SoftCUBER",

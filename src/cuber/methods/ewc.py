@@ -22,15 +22,17 @@ from cuber.core.batches import Batch
 from cuber.core.fisher import fisher_diagonal
 from cuber.core.learner import Method
 from cuber.core.optimizer_hooks import parameters_of
+from cuber.core.per_task import norm_parameters_setting, vectors
 from cuber.core.settings import setting
 from cuber.errors import CuberError
-from cuber.layers import evaluation_mode
+from cuber.layers import evaluation_mode, scan
+from cuber.networks.heads import head_parameters
 from cuber.subspace import in_float64
 
 
 @dataclass(eq=False, repr=False)
 class EWC(Method):
-    """Pull every weight but the heads' to its value in old tasks, by how much they depend on it."""
+    """Pull weights to their values in old tasks, by how much these depend on them; not heads and what is per task."""
 
     remembered: ClassVar[dict[str, Any]] = {
         "importance": dict[str, Tensor],
@@ -40,6 +42,7 @@ class EWC(Method):
     in_task: ClassVar[dict[str, Any]] = {"trained": list[str]}
     kinds: ClassVar[dict[str, str]] = {"importance": "fisher", "center": "anchors"}
 
+    norm_parameters: str = norm_parameters_setting()
     lam: float = setting(30.0, "strength of the penalty; training diverges where lr * lam * Fisher is above 2", low=0)
     anchors: str = setting(
         "each",
@@ -66,9 +69,17 @@ class EWC(Method):
         """Names of the parameters that the present task began to train."""
 
     def on_task_begin(self) -> None:
-        self.trained = [name for name, _ in self.named_parameters()]
+        own = set(self.per_task_parameters())
+        self.trained = [name for name, _ in self.named_parameters() if name not in own]
         if self.labels == "model":
             self.draw_labels(self.sample[:1])  # raise errors now, not after training
+
+    def per_task_parameters(self) -> list[str]:
+        uncovered = scan(self.model, exempt=head_parameters(self.model)).uncovered
+        return vectors(self.model, uncovered) if self.norm_parameters == "task" else []
+
+    def unprotected_parameters(self) -> dict[str, str]:
+        return {}
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Add the gradient of the penalty, ``lam A (theta - m)``."""
@@ -89,8 +100,12 @@ class EWC(Method):
         """Return the parameters of an optimizer that old tasks depend on, with names."""
         if not self.lam or not self.importance:
             return []
-        held = set(parameters_of(optimizer))
-        return [(name, p) for name, p in self.named_parameters() if name in self.importance and p in held]
+        held, own = set(parameters_of(optimizer)), self.normalization.per_task
+        return [
+            (name, p)
+            for name, p in self.named_parameters()
+            if name in self.importance and name not in own and p in held
+        ]
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
         for name in self.trained:
@@ -102,7 +117,8 @@ class EWC(Method):
         samples = batches.take(loader, self.samples)
         if self.labels == "model":
             samples = self.draw_labels(samples)
-        fisher = fisher_diagonal(self.model, lambda batch: self.try_loss(batch, "batches"), samples)
+        own = self.normalization.parameters().values()
+        fisher = fisher_diagonal(self.model, lambda batch: self.try_loss(batch, "batches"), samples, own)
         for name, values in fisher.items():
             if not bool(values.isfinite().all()):
                 raise CuberError(

@@ -231,8 +231,8 @@ class HAT(FilteredUpdates):
         self._make_gates()
         self.anneal(self.step)
 
-    def detach(self) -> None:
-        super().detach()
+    def on_detach(self) -> None:
+        super().on_detach()
         strip_gates(self.model)
 
     def describe(self) -> list[str]:

@@ -7,7 +7,8 @@ task, P is updated with the mean inputs x of the task's batches i = 1..n:
 
 That is recursive least squares: each update adds x x' / alpha_i to the inverse of P. So the inverse is remembered, and
 P is computed from it once per task. As in the authors' program, x is the mean of the layer's inputs over a batch, for
-each position of a convolution or a sequence apart; their text sends the batch's mean image through the network.
+each position of a convolution or a sequence apart; their text sends the batch's mean image through the network. Where
+sequences are padded, it is the mean over those samples that have the position.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from cuber.core import batches
+from cuber.core import batches, masks
 from cuber.core.batches import Batch
+from cuber.core.masks import MaskedInputs
 from cuber.core.settings import PerLayer, setting
 from cuber.core.update_filter import FilteredUpdates
 from cuber.errors import CuberError
@@ -45,7 +47,7 @@ class CPUTensors(dict[str, Tensor]):
 
 
 @dataclass(eq=False, repr=False)
-class OWM(FilteredUpdates):
+class OWM(FilteredUpdates, MaskedInputs):
     """Let the weights of a layer change only orthogonally to the inputs of old tasks."""
 
     remembered: ClassVar[dict[str, Any]] = {"memory": CPUTensors}
@@ -106,27 +108,35 @@ class OWM(FilteredUpdates):
         """
         total = batches.count(loader)
         grams = {name: Gram(layer.dimension) for name, layer in self.layers.items()}
-        left_over: dict[Any, Tensor] = {}  # (layer, number of the call, input shape) -> samples too few for a mean yet
+        # (layer, number of the call, shape of an input, or None if it is masked) -> samples too few for a mean yet
+        left_over: dict[Any, Tensor] = {}
         calls: Counter[ProtectedLayer] = Counter()  # with the present batch
         before = present = 0  # number of samples in earlier batches, and in the present one
+        real: Tensor | None = None  # positions of the present batch
 
         def add(layer: ProtectedLayer, means: Tensor, last: Tensor) -> None:
             """Add means (m x positions x d), each over samples up to the number in ``last``."""
+            if means.shape[-1] > layer.dimension:
+                means = masks.uncounted(means)
             progress = (last.double() / self.averaged).ceil() / math.ceil(total / self.averaged)
             weighted = means / self.alpha_at(layer.name, progress).sqrt().to(means).reshape(-1, 1, 1)
             grams[layer.name].add(weighted.flatten(0, 1))
 
         def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
+            sequences = masks.as_sequences(layer, x, real)
+            x = x if sequences is None else sequences
             vectors = layer.vectors(module, x)
             if x.is_nested or len(x) != present or len(vectors) % present:
                 # Which vector belongs to which sample is not known: add each by itself, which protects no less.
                 add(layer, vectors.unsqueeze(0) / self.averaged**0.5, torch.tensor([before + present]))
                 return
-            place = layer, calls[layer], x.shape[1:]
+            place = layer, calls[layer], x.shape[1:] if sequences is None else None
             calls[layer] += 1
             samples = vectors.unflatten(0, (present, -1))
+            if real is not None and sequences is not None:
+                samples = masks.counted(samples, real)
             if place in left_over:
-                samples = torch.cat([left_over[place], samples])
+                samples = masks.concatenated(left_over[place], samples)
             whole = len(samples) // self.averaged * self.averaged
             left_over[place] = samples[whole:]
             means = samples[:whole].unflatten(0, (-1, self.averaged)).mean(1)
@@ -136,6 +146,7 @@ class OWM(FilteredUpdates):
         with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
             for batch in batches.of_all_processes(loader):  # a mean may be over samples of several processes
                 before, present = before + present, batches.size(batch)
+                real = self.real_positions(batch)
                 calls.clear()
                 self.loss(batch)
         for (layer, *_), samples in left_over.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -53,6 +54,28 @@ class MultiHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.heads[self.task](self.backbone(x))
+
+
+class HeadCopies(MultiHead):
+    """An output layer of a model, such as ``model.classifier``, with one copy of it per task.
+
+    Args:
+        module: the head of the first task.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.backbone = nn.Identity()
+        self.heads = nn.ModuleList([module])
+        self.task = 0
+
+    def add_copy(self) -> None:
+        """Add a head of the same shape with new initial weights."""
+        copied = copy.deepcopy(self.heads[0]).requires_grad_(True)
+        for module in copied.modules():
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+        self.heads.append(copied)
 
 
 def heads_of(model: nn.Module) -> list[MultiHead]:

@@ -106,7 +106,16 @@ def _only(variants: list[Variant]) -> Variant | None:
 
 # ACC and BWT
 
-MEASURED = [estimate("ACC %", "acc"), estimate("BWT %", "bwt", "+.2f")]
+
+def measured(metric: metrics.Measure) -> list[Column]:
+    """Columns of the mean over tasks, and of its change."""
+    unit = f" {metric.unit}" if metric.unit else ""
+    return [
+        estimate(f"{metric.short}{unit}", "acc", metric.form),
+        estimate(f"BWT{unit}", "bwt", f"+{metric.form}"),
+    ]
+
+
 WITH_PAPER = [
     estimate("ACC %", "acc"),
     estimate("paper", "paper_acc"),
@@ -123,14 +132,17 @@ def accuracy(group: Group) -> Table:
     rows = [row for variant in group.variants for row in _rows(group.benchmark, variant)]
     known = any(row["paper_acc"] is not None for row in rows)
     shuffled = any(row.get(ORDER.name) is not None for row in rows)
-    columns = [VARIANT, SEEDS, *(WITH_PAPER if known else MEASURED), *([ORDER] if shuffled else [])]
+    columns = [VARIANT, SEEDS, *(WITH_PAPER if known else measured(group.metric)), *([ORDER] if shuffled else [])]
     notes = paper.incomplete(group) + _reproduced(group) if known else []
     if shuffled:
         notes.append(
             "order: standard deviation of ACC over orders of the test samples, which matters where batch "
             "normalization uses the statistics of each batch"
         )
-    return Table("acc", "ACC and BWT, mean ± standard deviation over n seeds,", columns, rows, notes)
+    if not group.metric.higher_is_better:
+        notes.append(f"lower {group.metric.name} is better; BWT above 0: old tasks have improved")
+    title = f"{group.metric.short} and BWT, mean ± standard deviation over n seeds,"
+    return Table("acc", title, columns, rows, notes, {} if group.metric.unit else {"metric": group.metric.name})
 
 
 def _rows(benchmark: str, variant: Variant) -> list[Row]:
@@ -174,9 +186,9 @@ def differences(group: Group, against: Variant | None) -> Table | None:
             rows[-1] |= _paired("bwt", [(ours.bwt, theirs.bwt) for ours, theirs in pairs])
     if not rows or against is None:
         return None
-    columns = [VARIANT, SEEDS]
-    for name in ("acc", "bwt"):
-        columns += [number(name.upper(), f"{name}_difference", "+.2f"), *paired(name)]
+    columns, form = [VARIANT, SEEDS], f"+{group.metric.form}"
+    for name, heading in (("acc", group.metric.short), ("bwt", "BWT")):
+        columns += [number(heading, f"{name}_difference", form), *paired(name, form)]
     title = f"Differences to {against.label} with the same seeds"
     note = "p: two-sided paired t-test, not corrected for the number of rows; none where all seeds differ equally"
     return Table("differences", title, columns, rows, [note], {"against": against.label})
@@ -198,7 +210,7 @@ def sweep(group: Group, method: str) -> Table | None:
         return None
     known = swept == ["eps2"] and (group.benchmark, method) == ("split-cifar100", "cuber")
     settings = [Column(name, name, setting_text, words=True) for name in swept]
-    columns = [*settings, SEEDS, *(WITH_PAPER if known else MEASURED)]
+    columns = [*settings, SEEDS, *(WITH_PAPER if known else measured(group.metric))]
     rows = [_row(v, paper.EPS2.get(v.changes["eps2"]) if known else None) | dict(v.changes) for v in variants]
     title, notes = f"{method} with different values of {' and '.join(swept)}", paper.incomplete(group) if known else []
     return Table("sweep", title, columns, rows, notes, {"method": method})
@@ -216,11 +228,12 @@ def selected(group: Group, variant: Variant, against: Variant | None) -> Table |
     tasks = sorted({task for chosen in selections.values() for task in chosen})
     if not tasks:
         return None
-    columns = [words("task", "task"), words("selected (seeds)", "selected"), estimate(variant.label, "bwt_s", "+.2f")]
+    form = f"+{group.metric.form}"
+    columns = [words("task", "task"), words("selected (seeds)", "selected"), estimate(variant.label, "bwt_s", form)]
     context = {"variant": variant.label}
     theirs = [] if against is variant else [other for _, other in variant.pairs(against) if _one_by_one(other)]
     if theirs and against is not None:
-        columns.append(estimate(against.label, "bwt_s_other", "+.2f"))
+        columns.append(estimate(against.label, "bwt_s_other", form))
         context["other"] = against.label
     same = variant.method == "cuber" and paper.has(variant) and not variant.shrunk
     printed = paper.SELECTED.get(group.benchmark, {}) if same else {}
@@ -239,7 +252,7 @@ def selected(group: Group, variant: Variant, against: Variant | None) -> Table |
         shown = ", ".join(f"{old} ({count})" for old, count in sorted(votes.items()))
         rows.append({"task": str(task), "selected": shown, **row([task])})
     rows.append({"task": "average", **row(tasks), "paper_selected": None})
-    title = f"BWT-S in % of the old tasks that {variant.label} selected"
+    title = f"BWT-S{' in %' if group.metric.unit else ''} of the old tasks that {variant.label} selected"
     return Table("selected", title, columns, rows, context=context)
 
 
@@ -253,7 +266,7 @@ def _changes(results: Sequence[Result], selections: dict[int, Selections], tasks
     means = []
     for result in results:
         chosen = [(task, old) for task, old in selections[result.seed].items() if task in tasks]
-        changes = [metrics.backward_transfer_of_selected(result.accuracy, task, old) for task, old in chosen]
+        changes = [metrics.backward_transfer_of_selected(result.oriented, task, old) for task, old in chosen]
         means += [fmean(changes)] if changes else []
     return Estimate.of(means)
 
@@ -272,7 +285,7 @@ def forward(group: Group, baseline: Variant | None) -> Table | None:
     for variant in group.variants:
         pairs = [pair for pair in variant.pairs(baseline) if all(map(_one_by_one, pair))]
         if variant is not baseline and pairs:
-            ours, theirs = ([fmean(metrics.diagonal(pair[n].accuracy)) for pair in pairs] for n in (0, 1))
+            ours, theirs = ([fmean(metrics.diagonal(pair[n].oriented)) for pair in pairs] for n in (0, 1))
             gain = statistics.paired(ours, theirs)
             printed = paper.figure(paper.FORWARD, group.benchmark, variant)
             row: Row = {"variant": variant.label, "seeds": gain.count, "fwt": Estimate(gain.mean, gain.deviation)}
@@ -281,7 +294,8 @@ def forward(group: Group, baseline: Variant | None) -> Table | None:
             rows.append(row)
     if not rows or baseline is None:
         return None
-    columns = [VARIANT, SEEDS, estimate("FWT %", "fwt", "+.2f"), *paired("fwt")]
+    form = f"+{group.metric.form}"
+    columns = [VARIANT, SEEDS, estimate("FWT %" if group.metric.unit else "FWT", "fwt", form), *paired("fwt", form)]
     notes = []
     if any(row["paper_fwt"] is not None for row in rows):
         columns += [number("paper", "paper_fwt", "+.2f"), number("diff.", "fwt_difference", "+.2f")]

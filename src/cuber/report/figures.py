@@ -41,7 +41,11 @@ def comparisons(group: Group, marks: Marks) -> Iterator[tuple[str, str, Figure]]
     for name, (draw, title) in FIGURES.items():
         figure = draw(group, marks)
         if figure is not None:
-            yield name, title, figure
+            yield (
+                name,
+                title.format(metric=group.metric.name, Metric=group.metric.name[:1].upper() + group.metric.name[1:]),
+                figure,
+            )
 
 
 def save_all(report: Report, directory: Path, only: str | None = None) -> list[Path]:
@@ -79,8 +83,9 @@ def acc_against_bwt(group: Group, marks: Marks) -> Figure | None:
         elif acc is not None:
             axes.axvline(acc.mean, color=mark.color, **LEVEL)
     axes.margins(0.12)
-    axes.set_xlabel("ACC: mean final accuracy (%)")
-    axes.set_ylabel("BWT (percentage points)")
+    metric = group.metric
+    axes.set_xlabel("ACC: mean final accuracy (%)" if metric.unit else f"mean final {metric.title}")
+    axes.set_ylabel("BWT (percentage points)" if metric.unit else "BWT (above 0: improvement)")
     _add_legend(figure, group.variants, marks, lines=False)
     return figure
 
@@ -91,15 +96,17 @@ def accuracy_evolution(group: Group, marks: Marks) -> Figure | None:
     if len(names) < 2 or all(variant.at_once for variant in group.variants):
         return None
     figure, panels = _make_panels(len(names))
+    percent = bool(group.metric.unit)
     for variant in group.variants:
-        _draw(panels[0], variant.mean_over_seen, marks[variant.label], level=variant.at_once)
+        _draw(panels[0], variant.mean_over_seen, marks[variant.label], level=variant.at_once, percent=percent)
     panels[0].set_title("mean over the tasks seen", fontweight="bold")
     for task, axes in enumerate(panels[1:]):
         axes.set_title(shorten(f"task {task}" + (f": {names[task]}" if names[task] else ""), 26))
         for variant in group.variants:
             if task < variant.tasks:
-                _draw(axes, [row[task] for row in variant.matrix], marks[variant.label], level=variant.at_once)
-    _share_axes(figure, "accuracy (%)", last=len(names) - 1)
+                mark, values = marks[variant.label], [row[task] for row in variant.matrix]
+                _draw(axes, values, mark, level=variant.at_once, percent=percent)
+    _share_axes(figure, "accuracy (%)" if group.metric.unit else group.metric.title, last=len(names) - 1)
     _add_legend(figure, group.variants, marks)
     return figure
 
@@ -178,8 +185,8 @@ def time_bars(group: Group, marks: Marks) -> Figure:
 
 
 FIGURES = {
-    "acc-against-bwt": (acc_against_bwt, "Final accuracy and backward transfer"),
-    "accuracy-evolution": (accuracy_evolution, "Accuracy of each task while later tasks are learned"),
+    "acc-against-bwt": (acc_against_bwt, "Final {metric} and backward transfer"),
+    "accuracy-evolution": (accuracy_evolution, "{Metric} of each task while later tasks are learned"),
     "conditions": (prediction, "Does agreement of gradients predict backward transfer?"),
     "pool-sizes": (pool_sizes, "Growth of the pools of protected directions"),
     "memory": (memory_bars, "Memory after the last task"),
@@ -217,8 +224,11 @@ def _make_panels(number: int, *, share_x: bool = True) -> tuple[Figure, list[Axe
     return figure, panels[:number]
 
 
-def _draw(axes: Axes, values: Iterable[Estimate | None], mark: Mark, *, level: bool = False) -> None:
+def _draw(
+    axes: Axes, values: Iterable[Estimate | None], mark: Mark, *, level: bool = False, percent: bool = True
+) -> None:
     """A line through means with a band of one deviation; ``level``: a horizontal line instead."""
+    least, most = (0.0, 100.0) if percent else (-math.inf, math.inf)
     known = [(place, value) for place, value in enumerate(values) if value is not None]
     if level:
         axes.axhline(known[0][1].mean, color=mark.color, **LEVEL)
@@ -226,8 +236,8 @@ def _draw(axes: Axes, values: Iterable[Estimate | None], mark: Mark, *, level: b
     places, means = [place for place, _ in known], [value.mean for _, value in known]
     axes.plot(places, means, color=mark.color, linestyle=mark.dashes, marker=mark.marker)
     if any(value.deviation for _, value in known):
-        low = [max(0.0, value.mean - (value.deviation or 0)) for _, value in known]
-        high = [min(100.0, value.mean + (value.deviation or 0)) for _, value in known]
+        low = [max(least, value.mean - (value.deviation or 0)) for _, value in known]
+        high = [min(most, value.mean + (value.deviation or 0)) for _, value in known]
         axes.fill_between(places, low, high, color=mark.color, alpha=0.16, linewidth=0)
 
 

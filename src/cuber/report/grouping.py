@@ -12,6 +12,7 @@ from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments.experiment import Experiment
 from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
 from cuber.experiments.results import RunRecord, load
+from cuber.metrics import Measure
 from cuber.report.model import Group, Report, Variant, setting_text
 from cuber.training import Result
 
@@ -40,12 +41,12 @@ def make_report(runs: Iterable[RunRecord]) -> Report:
     Report(groups=[], unfinished=[])
     """
     runs = list(runs)
-    by_stream: dict[tuple[str, int, tuple[str, ...]], list[Finished]] = {}
+    by_stream: dict[tuple[str, int, tuple[str, ...], Measure], list[Finished]] = {}
     for run in runs:
         if run.result is not None:
-            key = (run.result.benchmark, len(run.result.tasks), _stream_notes(run.result))
+            key = (run.result.benchmark, len(run.result.tasks), _stream_notes(run.result), run.result.metric)
             by_stream.setdefault(key, []).append((run, run.result))
-    groups = [_group(benchmark, notes, finished) for (benchmark, _, notes), finished in by_stream.items()]
+    groups = [_group(benchmark, notes, finished) for (benchmark, _, notes, _), finished in by_stream.items()]
     return Report(groups, [run for run in runs if run.result is None])
 
 

@@ -72,8 +72,12 @@ def _title(event: ProgressEvent) -> str:
 
 def _figures(event: ProgressEvent) -> str:
     kind = "validation" if event.validated else "training"
-    accuracy = "" if event.accuracy is None else f"  {kind} accuracy {event.accuracy:5.1f} %"
-    return f"loss {event.loss:.3f}{accuracy}  {event.seconds:5.1f} s"
+    shown = ""
+    if event.accuracy is not None:
+        metric = event.metric
+        value = f"{event.accuracy:5.1f} {metric.unit}" if metric.unit else f"{event.accuracy:{metric.form}}"
+        shown = f"  {kind} {metric.name} {value}"
+    return f"loss {event.loss:.3f}{shown}  {event.seconds:5.1f} s"
 
 
 # Grids

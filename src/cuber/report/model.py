@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cuber.training import Result
 
 FIGURES: Mapping[str, Callable[[metrics.Matrix], float | None]] = {
-    "acc": metrics.average_accuracy,
     "bwt": metrics.backward_transfer,
     "forgetting": metrics.forgetting,
 }
@@ -77,6 +76,10 @@ class Variant:
         return len(self.results[0].tasks)
 
     @property
+    def metric(self) -> metrics.Measure:
+        return self.results[0].metric
+
+    @property
     def at_once(self) -> bool:
         """Whether all tasks were learned together, and so tested only once."""
         return len(self.results[0].accuracy) == 1 and self.tasks > 1
@@ -106,7 +109,10 @@ class Variant:
     def figure(self, name: str, *, bare: bool = False) -> Estimate | None:
         """ACC, BWT or forgetting over the seeds; ``bare``: of the bare weights, without telling the task."""
         matrices = [result.accuracy_bare if bare else result.accuracy for result in self.results]
-        return Estimate.of(None if matrix is None else FIGURES[name](matrix) for matrix in matrices)
+        if name == "acc":
+            return Estimate.of(None if matrix is None else metrics.average_accuracy(matrix) for matrix in matrices)
+        figure, oriented = FIGURES[name], self.metric.oriented
+        return Estimate.of(None if matrix is None else figure(oriented(matrix)) for matrix in matrices)
 
     @cached_property
     def matrix(self) -> list[list[Estimate | None]]:
@@ -170,6 +176,11 @@ class Group:
     def title(self) -> str:
         """The benchmark, and the parts of it that were left out."""
         return self.benchmark + (f" ({'; '.join(self.stream)})" if self.stream else "")
+
+    @property
+    def metric(self) -> metrics.Measure:
+        """What all of its runs measure."""
+        return self.variants[0].metric
 
     def of(self, method: str) -> list[Variant]:
         """The variants of one method."""

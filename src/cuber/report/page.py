@@ -53,6 +53,7 @@ def _group(group: Group, name: str, marks: Marks) -> dict[str, Any]:
         "id": name,
         "it": group,
         "pictures": pictures,
+        "metric": group.metric,
         "limits": (min(accuracies), max(accuracies)),
         "with_bare": any(variant.figure("acc", bare=True) for variant in group.variants),
         "accuracy": [(variant, _accuracy_views(variant)) for variant in group.variants],
@@ -89,7 +90,7 @@ def _prediction_rows(variant: Variant) -> list[tuple[int, Estimate | None, Estim
         (
             task,
             Estimate.of(result.predictions[task] for result in results),
-            Estimate.of(change_of_old_tasks(result.accuracy, task) for result in results),
+            Estimate.of(change_of_old_tasks(result.oriented, task) for result in results),
         )
         for task in range(1, len(results[0].predictions))
     ]

@@ -80,14 +80,14 @@ def estimate(heading: str, name: str, form: str = ".2f") -> Column:
     return Column(heading, name, lambda value: estimate_text(value, form), parts)
 
 
-def paired(name: str) -> list[Column]:
+def paired(name: str, form: str = "+.2f") -> list[Column]:
     """Columns of the confidence interval and the p-value of a paired difference."""
 
     def parts(ends: tuple[float, float] | None) -> dict[str, Any]:
         return dict(zip(("_low", "_high"), ends or (None, None), strict=True))
 
     def show(ends: tuple[float, float]) -> str:
-        return f"[{', '.join(format_number(end, '+.2f') for end in ends)}]"
+        return f"[{', '.join(format_number(end, form) for end in ends)}]"
 
     p_value = Column("p", f"{name}_p", lambda p: "<0.001" if p < 0.001 else f"{p:.3f}")
     return [Column("95 % interval", f"{name}_interval", show, parts), p_value]

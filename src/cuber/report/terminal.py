@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,8 @@ MOST_COLUMNS = 10
 def show_result(result: Result, console: Console) -> None:
     """Print accuracies, regimes and summary; at most 80 columns wide, and readable without colors."""
     console.print()
-    console.print(Text(f"Test accuracy in % ({result.method} on {result.benchmark}, seed {result.seed})", style="bold"))
+    title = f"Test {result.metric.title} ({result.method} on {result.benchmark}, seed {result.seed})"
+    console.print(Text(title, style="bold"))
     console.print(_accuracy_table(result))
     regimes = _regimes_table(result)
     if regimes is not None:
@@ -40,7 +42,7 @@ def show_result(result: Result, console: Console) -> None:
         console.print(regimes)
     if result.predictions:
         console.print(
-            Text("Old tasks: predicted change of their losses, measured change of their accuracy", style="bold")
+            Text(f"Old tasks: predicted change of their losses, measured change of their {result.metric.name}", "bold")
         )
         console.print(_predictions_table(result))
     show_summary(result, console)
@@ -48,9 +50,9 @@ def show_result(result: Result, console: Console) -> None:
 
 def show_summary(result: Result, console: Console) -> None:
     """Print ACC, BWT, forgetting, time, memory and notes."""
-    lines = [Text(f"{_figures(result.accuracy)}  time {sum(result.seconds):.1f} s", style="bold")]
+    lines = [Text(f"{_figures(result.accuracy, result.metric)}  time {sum(result.seconds):.1f} s", style="bold")]
     if result.accuracy_bare is not None:
-        lines.append(Text(f"{_figures(result.accuracy_bare)}  with bare weights (task not told)"))
+        lines.append(Text(f"{_figures(result.accuracy_bare, result.metric)}  with bare weights (task not told)"))
     kinds = ", ".join(f"{kind} {memory_text(size)}" for kind, size in result.bytes[-1].items() if size)
     total = memory_text(sum(result.bytes[-1].values()))
     lines.append(Text(f"memory {total}{f' ({kinds})' if kinds else ''}".replace(NO_BREAK, " ")))
@@ -60,23 +62,27 @@ def show_summary(result: Result, console: Console) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _figures(matrix: metrics.Matrix) -> str:
-    bwt, forgetting = metrics.backward_transfer(matrix), metrics.forgetting(matrix)
-    change = "-" if bwt is None else format_number(bwt, "+.2f")
-    lost = "-" if forgetting is None else f"{forgetting:.2f}"
-    return f"ACC {metrics.average_accuracy(matrix):.2f} %  BWT {change}  forgetting {lost}"
+def _figures(matrix: metrics.Matrix, metric: metrics.Measure) -> str:
+    oriented = metric.oriented(matrix)
+    bwt, forgetting = metrics.backward_transfer(oriented), metrics.forgetting(oriented)
+    change = "-" if bwt is None else format_number(bwt, f"+{metric.form}")
+    lost = "-" if forgetting is None else f"{forgetting:{metric.form}}"
+    mean = f"{metrics.average_accuracy(matrix):{metric.form}}{f' {metric.unit}' if metric.unit else ''}"
+    return f"{metric.short} {mean}  BWT {change}  forgetting {lost}"
 
 
 def _accuracy_table(result: Result) -> Table:
     """One row after each task and one column per task, or one row per task where there are many."""
-    own = metrics.diagonal(result.accuracy)
-    gains = [(result.accuracy[-1][task] or 0.0) - own[task] for task in range(metrics.old_tasks(result.accuracy))]
-    changes = [Text(f"{format_number(gain, '+.1f')} ", style=_style(gain)) for gain in gains]
-    bare = [] if result.accuracy_bare is None else list(map(_accuracy, result.accuracy_bare[-1]))
+    metric, own = result.metric, metrics.diagonal(result.accuracy)
+    old = range(metrics.old_tasks(result.accuracy))
+    gains = [metric.gain(own[task], result.accuracy[-1][task] or 0.0) for task in old]
+    changes = [Text(f"{format_number(gain, f'+{_form(metric)}')} ", style=_style(gain, metric)) for gain in gains]
+    show = partial(_value, metric)
+    bare = [] if result.accuracy_bare is None else list(map(show, result.accuracy_bare[-1]))
     names = [Text(f"{task} {about['name']}") for task, about in enumerate(result.tasks)]
     if len(own) > MOST_COLUMNS:
-        final = list(map(_accuracy, result.accuracy[-1], own))
-        learned = list(map(_accuracy, own)) if changes else []
+        final = list(map(show, result.accuracy[-1], own))
+        learned = list(map(show, own)) if changes else []
         columns = {"task": names, "when learned": learned, "final": final, "change": changes, "bare weights": bare}
         shown = {title: cells for title, cells in columns.items() if cells}
         table = _table(*shown)
@@ -87,7 +93,7 @@ def _accuracy_table(result: Result) -> Table:
     table.columns[0].max_width = 18
     after = names if len(result.accuracy) == len(own) else [Text("all tasks")]
     for name, row in zip(after, result.accuracy, strict=False):
-        table.add_row(name, *map(_accuracy, row, own))
+        table.add_row(name, *map(show, row, own))
     table.add_section()
     for title, cells in (("change", changes), ("bare weights", bare)):
         if cells:
@@ -95,17 +101,25 @@ def _accuracy_table(result: Result) -> Table:
     return table
 
 
-def _accuracy(value: float | None, own: float | None = None) -> Text:
-    """An accuracy, with a sign and a color where it changed since the task was learned."""
+def _value(metric: metrics.Measure, value: float | None, own: float | None = None) -> Text:
+    """A value, with a sign and a color where it has become better or worse since the task was learned."""
     if value is None:
         return Text("")
-    change = 0.0 if own is None else value - own
-    sign = "+" if change >= VISIBLE else "-" if change <= -VISIBLE else " "
-    return Text(f"{value:.1f}{sign}", style=_style(change))
+    style = _style(0.0 if own is None else metric.gain(own, value), metric)
+    return Text(f"{value:{_form(metric)}}{SIGNS[style]}", style=style)
 
 
-def _style(change: float) -> str:
-    return "green" if change >= VISIBLE else "red" if change <= -VISIBLE else ""
+def _form(metric: metrics.Measure) -> str:
+    """One decimal of a percentage."""
+    return ".1f" if metric.unit else metric.form
+
+
+SIGNS = {"green": "+", "red": "-", "": " "}
+
+
+def _style(gain: float, metric: metrics.Measure) -> str:
+    visible = VISIBLE if metric.unit else 0.0
+    return "green" if gain > 0 and gain >= visible else "red" if gain < 0 and gain <= -visible else ""
 
 
 def _regimes_table(result: Result) -> Table | None:
@@ -129,10 +143,12 @@ def _regimes_table(result: Result) -> Table | None:
 
 def _predictions_table(result: Result) -> Table:
     """What each task was predicted to change in the losses of old tasks, beside the change of their accuracies."""
-    table = _table("new task", "  sum of old losses", "  mean accuracy of old tasks")
+    metric = result.metric
+    table = _table("new task", "  sum of old losses", f"  mean {metric.name} of old tasks")
     for task, predicted in list(enumerate(result.predictions))[1:]:
-        change = metrics.change_of_old_tasks(result.accuracy, task) or 0.0
-        table.add_row(str(task), format_number(predicted, "+.3f"), Text(format_number(change, "+.2f"), _style(change)))
+        change = metrics.change_of_old_tasks(result.oriented, task) or 0.0
+        measured = Text(format_number(change, f"+{metric.form}"), _style(change, metric))
+        table.add_row(str(task), format_number(predicted, "+.3f"), measured)
     return table
 
 

@@ -47,7 +47,7 @@ def pairs(result: Result) -> Iterator[Pair]:
     for task, by_layer in enumerate(result.theory):
         for old in range(task):
             layers = [layer["old"][old] for layer in by_layer.values() if old in layer["old"]]
-            before, after = (result.accuracy[row][old] for row in (task - 1, task))
+            before, after = (result.oriented[row][old] for row in (task - 1, task))
             if layers and before is not None and after is not None:
                 cosines, agreements = ([one[name] for one in layers if one[name] is not None] for name in PREDICTORS)
                 cosine, agreement = fmean(cosines) if cosines else None, sum(agreements) if agreements else None

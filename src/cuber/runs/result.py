@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cuber import metrics
+from cuber.metrics import Measure
 from cuber.core.formatting import pluralize, format_number
 from cuber.core.settings import is_number
 from cuber.errors import CuberError
@@ -39,6 +40,7 @@ class Epoch:
 class Result:
     """``accuracy[i][j]`` is the test accuracy (percent) on task j after learning task i, None where j > i.
 
+    With another ``metric``, it is the value of that. ``bwt`` above 0 is improvement, also where lower is better.
     Methods that learn all tasks at once have one row, and one entry in each list of values per task.
     """
 
@@ -71,25 +73,35 @@ class Result:
     machine: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """Differences from the benchmark as published."""
+    metric: Measure = field(default_factory=Measure)
+    """What is measured; in files only if it is not accuracy."""
+
+    @property
+    def oriented(self) -> metrics.Matrix:
+        """The accuracy matrix, negated where lower is better."""
+        return self.metric.oriented(self.accuracy)
 
     @property
     def acc(self) -> float:
-        """Mean accuracy over all tasks after the last one."""
+        """Mean accuracy, or mean of another metric, over all tasks after the last one."""
         return metrics.average_accuracy(self.accuracy)
 
     @property
     def bwt(self) -> float | None:
-        """Backward transfer, the mean change of old tasks; None for a single row."""
-        return metrics.backward_transfer(self.accuracy)
+        """Backward transfer, the mean improvement of old tasks; None for a single row."""
+        return metrics.backward_transfer(self.oriented)
 
     @property
     def forgetting(self) -> float | None:
         """Mean difference of old tasks from their best accuracy; None for a single row."""
-        return metrics.forgetting(self.accuracy)
+        return metrics.forgetting(self.oriented)
 
     def plain(self) -> dict[str, Any]:
         """Return the fields as JSON values, with None for NaN and infinity."""
-        return plain(dataclasses.asdict(self))
+        values = dataclasses.asdict(self)
+        if self.metric == Measure():
+            del values["metric"]
+        return plain(values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and metrics as JSON values, after all tasks."""
@@ -99,7 +111,7 @@ class Result:
             "bwt": self.bwt,
             "forgetting": self.forgetting,
             "acc_bare": None if bare is None else metrics.average_accuracy(bare),
-            "bwt_bare": None if bare is None else metrics.backward_transfer(bare),
+            "bwt_bare": None if bare is None else metrics.backward_transfer(self.metric.oriented(bare)),
         }
         first = ("benchmark", "method", "seed", "acc", "bwt", "forgetting", "accuracy")
         return {name: values[name] for name in first} | values
@@ -113,6 +125,7 @@ class Result:
             {layer: {int(old): regime for old, regime in by_task.items()} for layer, by_task in by_layer.items()}
             for by_layer in own["regimes"]
         ]
+        own["metric"] = Measure(**own.get("metric", {}))
         for by_layer in own.get("theory", []):
             for layer in by_layer.values():
                 layer["old"] = {int(old): conditions for old, conditions in layer["old"].items()}
@@ -146,9 +159,10 @@ class Result:
         return path
 
     def __repr__(self) -> str:
-        bwt = "" if self.bwt is None else f", BWT {format_number(self.bwt, '+.2f')}"
+        bwt = "" if self.bwt is None else f", BWT {format_number(self.bwt, f'+{self.metric.form}')}"
         stream = f"{self.benchmark}, {pluralize(len(metrics.diagonal(self.accuracy)), 'task')}"
-        return f"Result({self.method} on {stream}, seed {self.seed}: ACC {self.acc:.2f}{bwt})"
+        acc = f"{self.metric.short} {self.acc:{self.metric.form}}"
+        return f"Result({self.method} on {stream}, seed {self.seed}: {acc}{bwt})"
 
 
 class UnwrittenResultError(CuberError):
@@ -180,6 +194,7 @@ SHAPES: dict[str, Any] = {
     "pool": [{...: {"size": NUMBER, "dimension": NUMBER}}],
     "machine": dict,
     "notes": [str],
+    "metric": Measure,
 }
 """Field -> type, ``[shape of each entry]``, ``{key: shape}`` or ``{...: shape of each value}``."""
 
@@ -192,6 +207,7 @@ def first_invalid(result: Result) -> str | None:
     tasks = len(result.tasks)
     valid = {
         "tasks": tasks > 0,
+        "metric": _fits(vars(result.metric), {"name": str, "higher_is_better": bool, "unit": str}),
         "accuracy": _is_matrix(result.accuracy, tasks),
         "accuracy_bare": result.accuracy_bare is None or _is_matrix(result.accuracy_bare, tasks),
         "reshuffled": all(len(row) == tasks for row in result.reshuffled),

@@ -114,12 +114,12 @@ class ImageSplit:
 class DatasetSplit:
     """A torch Dataset of ``(x, label)`` pairs, whose samples are checked when they are read.
 
-    ``where`` starts error messages; :class:`Task` sets ``classes``.
+    ``where`` starts error messages; :class:`Task` sets ``classes``, None for targets that are no labels.
     """
 
     dataset: Dataset[Any]
     where: str
-    classes: int = 0
+    classes: int | None = 0
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
@@ -146,9 +146,10 @@ class DatasetSplit:
             x, y = default_collate(samples)
         except (TypeError, RuntimeError) as error:
             raise CuberError(f"{self.where}: the Dataset's samples do not make a batch: {error}") from error
-        if x.dtype == torch.float64 and not isinstance(first[0], Tensor):
-            x = x.float()
+        x = x if isinstance(first[0], Tensor) else _single(x)
         _check_finite(x, self.where)
+        if self.classes is None:
+            return scale_bytes(x), _targets(y if isinstance(first[1], Tensor) else _single(y), self.where)
         y = _labels(y, self.where)
         check_labels(y, self.classes, self.where)
         return scale_bytes(x), y
@@ -157,8 +158,8 @@ class DatasetSplit:
 Split = TensorSplit | ImageSplit | DatasetSplit
 
 
-def as_split(data: Data, where: str) -> Split:
-    """Convert data to a split and check it; ``where`` starts every error message."""
+def as_split(data: Data, where: str, *, labeled: bool = True) -> Split:
+    """Convert data to a split and check it; ``where`` starts every error message. Not ``labeled``: with any targets."""
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
     if isinstance(data, Split):
@@ -168,11 +169,13 @@ def as_split(data: Data, where: str) -> Split:
             raise CuberError(f"{where}: the Dataset has no length; give one that can be indexed")
         split = DatasetSplit(data, where)
     elif isinstance(data, tuple | list) and len(data) == 2:
-        x, y = _tensor(data[0], where, "inputs"), _labels(data[1], where)
+        x, y = _tensor(data[0], where, "inputs"), (_labels if labeled else _targets)(data[1], where)
         if x.is_complex() or x.dtype == torch.bool:
             raise CuberError(f"{where}: inputs of type {str(x.dtype).removeprefix('torch.')} are not numbers")
         if x.dim() == 0 or len(x) != len(y):
-            raise CuberError(f"{where}: {len(x) if x.dim() else 1} inputs but {len(y)} labels")
+            raise CuberError(
+                f"{where}: {len(x) if x.dim() else 1} inputs but {len(y)} {'labels' if labeled else 'targets'}"
+            )
         _check_finite(x, where)
         split = TensorSplit(x, y)
     else:
@@ -203,6 +206,20 @@ def _labels(y: Any, where: str) -> Tensor:
     return y.long()
 
 
+def _targets(y: Any, where: str) -> Tensor:
+    """Targets of any type and shape, one for each sample."""
+    y = _tensor(y, where, "targets")
+    if y.dim() == 0:
+        raise CuberError(f"{where}: the targets must have one entry for each sample, not one for all")
+    _check_finite(y, where, "targets")
+    return y
+
+
+def _single(values: Any) -> Any:
+    """Numbers of Python and numpy are float64 by default; tensors keep their dtype."""
+    return values.float() if isinstance(values, Tensor) and values.dtype == torch.float64 else values
+
+
 def _tensor(values: Any, where: str, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
@@ -215,6 +232,6 @@ def _tensor(values: Any, where: str, what: str) -> Tensor:
         raise CuberError(f"{where}: the {what} are not an array of numbers") from error
 
 
-def _check_finite(x: Tensor, where: str) -> None:
+def _check_finite(x: Tensor, where: str, what: str = "inputs") -> None:
     if x.is_floating_point() and not bool(x.isfinite().all()):
-        raise CuberError(f"{where}: some inputs are NaN or infinite")
+        raise CuberError(f"{where}: some {what} are NaN or infinite")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 from cuber.core.formatting import pluralize
+from cuber.core.metric import as_metric
 from cuber.errors import CuberError
 from cuber.streams.splits import Data, DatasetSplit, Split, as_split, check_labels
 
 
 class Task:
-    """Training and test data, optional validation data, with labels in ``range(classes)``.
+    """Training and test data, optional validation data, with labels in ``range(classes)`` or any other targets.
 
     Args:
         name: Shown in results and error messages.
@@ -20,6 +22,8 @@ class Task:
         test: Test data.
         validation: Validation data, used for early stopping.
         classes: Number of classes (default: the largest label plus 1; required for a Dataset).
+        outputs: For targets that are not one label per sample (regression, a label for each pixel or token): the
+            number of outputs of the task's head, instead of ``classes``. Such tasks need a ``metric``.
         notes: Remarks on the data, such as samples left out, that results repeat.
 
     >>> Task("two points", train=(torch.eye(2), [0, 1]), test=(torch.eye(2), [0, 1]), classes=2)
@@ -34,14 +38,23 @@ class Task:
         validation: Data | None = None,
         *,
         classes: int | None = None,
+        outputs: int | None = None,
         notes: Iterable[str] = (),
     ) -> None:
+        if classes is not None and outputs is not None:
+            raise CuberError(f"task '{name}': give classes (one label per sample) or outputs (any targets), not both")
         self.name = name
         self.notes = tuple(notes)
-        self.train = as_split(train, f"task '{name}', training split")
-        self.test = as_split(test, f"task '{name}', test split")
-        self.validation = None if validation is None else as_split(validation, f"task '{name}', validation split")
-        self.classes = self._check(classes)
+        self.outputs = outputs
+        """Number of outputs of a task that has other targets than one label per sample; else None."""
+
+        def read(data: Data, kind: str) -> Split:
+            return as_split(data, f"task '{name}', {kind} split", labeled=outputs is None)
+
+        self.train, self.test = read(train, "training"), read(test, "test")
+        self.validation = None if validation is None else read(validation, "validation")
+        self.classes = self._check(classes if outputs is None else outputs)
+        """Number of classes, or of outputs."""
 
     def split(self, fraction: float, generator: torch.Generator) -> Task:
         """Return the task with a random ``fraction`` of its training samples held out for validation."""
@@ -72,7 +85,8 @@ class Task:
         return self._with(sample(self.train, train), sample(self.test, test), validation)
 
     def _with(self, train: Split, test: Split, validation: Split | None) -> Task:
-        return Task(self.name, train, test, validation, classes=self.classes, notes=self.notes)
+        count = {"classes": self.classes} if self.outputs is None else {"outputs": self.outputs}
+        return Task(self.name, train, test, validation, notes=self.notes, **count)
 
     def _check(self, classes: int | None) -> int:
         """Return the number of classes; raise CuberError if the labels or the shapes of the splits do not match."""
@@ -84,13 +98,15 @@ class Task:
                 raise CuberError(f"task '{self.name}': a Dataset has no number of classes; give Task(..., classes=10)")
             classes = 1 + max(int(split.y.max()) for split in labeled.values())
         if not isinstance(classes, int) or classes < 1:
-            raise CuberError(f"task '{self.name}': classes must be a whole number of at least 1, not {classes!r}")
+            kind = "classes" if self.outputs is None else "outputs"
+            raise CuberError(f"task '{self.name}': {kind} must be a whole number of at least 1, not {classes!r}")
         shape = next((split.shape for split in labeled.values()), ())
         for where, split in given.items():
             if isinstance(split, DatasetSplit):
-                split.classes = classes
+                split.classes = classes if self.outputs is None else None
                 continue
-            check_labels(split.y, classes, where)
+            if self.outputs is None:
+                check_labels(split.y, classes, where)
             if split.shape != shape:
                 raise CuberError(f"{where}: its inputs are of shape {split.shape}, others of {shape}")
         return classes
@@ -98,22 +114,30 @@ class Task:
     def __repr__(self) -> str:
         held_out = 0 if self.validation is None else len(self.validation)
         sizes = f"{len(self.train)} training, {held_out} validation, {len(self.test)} test samples"
-        return f"Task('{self.name}': {sizes}, {self.classes} classes)"
+        return f"Task('{self.name}': {sizes}, {self.classes} {'classes' if self.outputs is None else 'outputs'})"
 
 
 class Stream:
     """Tasks in the order in which they are learned, and notes on them that results repeat.
 
     With ``shared_head`` all tasks have the same classes and share one output layer; else each has its own head.
+    ``metric`` is what ``cuber.learn`` measures, a :class:`cuber.Metric` or a torchmetrics object (default: accuracy).
     """
 
     def __init__(
-        self, name: str, tasks: Iterable[Task], *, shared_head: bool = False, notes: Iterable[str] = ()
+        self,
+        name: str,
+        tasks: Iterable[Task],
+        *,
+        shared_head: bool = False,
+        notes: Iterable[str] = (),
+        metric: Any = None,
     ) -> None:
         self.name = name
         self.tasks = list(tasks)
         self.shared_head = shared_head
         self._notes = tuple(notes)
+        self.metric = as_metric(metric)
         if not self.tasks:
             raise CuberError(f"stream '{name}' has no tasks")
         for task in self.tasks:
@@ -158,7 +182,8 @@ class Stream:
         return self._with(self.tasks, *notes)
 
     def _with(self, tasks: Iterable[Task], *notes: str) -> Stream:
-        return Stream(self.name, tasks, shared_head=self.shared_head, notes=(*self._notes, *notes))
+        notes = (*self._notes, *notes)
+        return Stream(self.name, tasks, shared_head=self.shared_head, notes=notes, metric=self.metric)
 
     def __len__(self) -> int:
         return len(self.tasks)

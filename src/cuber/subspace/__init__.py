@@ -20,13 +20,13 @@ from cuber.subspace.gram import NUMBERS_AT_ONCE, WIDE, Gram, complement
 from cuber.subspace.memory import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
-    HIGHEST_THRESHOLD,
     NO_FORGETTING,
     LayerMemory,
     LearnedScaling,
     Pool,
     PrunedGradient,
     Regime,
+    held_share,
 )
 from cuber.subspace.precision import full_precision, has_float64, in_float64
 from cuber.subspace.quadratic import QuadraticModel
@@ -35,7 +35,6 @@ from cuber.subspace.sketch import Sketch
 __all__ = [
     "BACKWARD_TRANSFER",
     "FORWARD_TRANSFER",
-    "HIGHEST_THRESHOLD",
     "NO_FORGETTING",
     "NUMBERS_AT_ONCE",
     "WIDE",
@@ -58,6 +57,7 @@ __all__ = [
     "energy_weights",
     "full_precision",
     "has_float64",
+    "held_share",
     "in_float64",
     "make_penalty",
     "supports_of",

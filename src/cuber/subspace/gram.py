@@ -12,6 +12,8 @@ from cuber.subspace.precision import in_float64
 
 NUMBERS_AT_ONCE = 2**21
 """Numbers converted to float64 at a time: enough for fast products, few enough not to fill memory."""
+COARSE = 1e-3
+"""Bound on the share of the energy that counts as rounding: vectors in bfloat16 mean something all the same."""
 WIDE = 4000
 """Layers with more inputs get no d x d matrix: a sketch is then faster than an eigenproblem, and far smaller."""
 
@@ -40,23 +42,33 @@ class Gram:
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
         self.count = 0
+        self.sum: Tensor | float = 0.0
+        """Of all vectors, d."""
+        self.precision = 0.0
+        """Relative rounding error of the vectors' coarsest dtype."""
         self._vectors: list[Tensor] = []
         self._matrix: Tensor | None = None
 
     @classmethod
-    def of(cls, matrix: Tensor, count: int) -> Gram:
-        """Return the Gram matrix of ``count`` vectors whose sum is known."""
+    def of(cls, matrix: Tensor, total: Tensor, count: int, precision: float) -> Gram:
+        """Return the Gram matrix of vectors of which all this is known."""
         gram = cls(len(matrix))
-        gram.count, gram._matrix = count, matrix
+        gram._matrix, gram.sum, gram.count, gram.precision = matrix, total, count, precision
         return gram
 
     def add(self, vectors: Tensor) -> None:
         """Add the rows of ``vectors`` (m x d)."""
         for part in vectors.split(max(self.dimension, NUMBERS_AT_ONCE // self.dimension)):
+            self.note(part)
             self._add(in_float64(part))
 
-    def _add(self, vectors: Tensor) -> None:
+    def note(self, vectors: Tensor) -> None:
+        """Count vectors, and add them to what is known besides the matrix."""
         self.count += len(vectors)
+        self.sum = in_float64(vectors).sum(0) + self.sum
+        self.precision = max(self.precision, torch.finfo(vectors.dtype).eps)
+
+    def _add(self, vectors: Tensor) -> None:
         if self._matrix is None and not self._vectors and len(vectors) >= self.dimension:
             self._matrix = vectors.new_zeros(self.dimension, self.dimension)
         if self._matrix is not None:
@@ -70,13 +82,15 @@ class Gram:
 
     def merge(self, other: Gram) -> None:
         """Add all vectors that another one has seen."""
+        before = self.count
+        self.count, self.sum = before + other.count, other.sum + self.sum
+        self.precision = max(self.precision, other.precision)
         if other._matrix is None:
             for vectors in other._vectors:
                 self._add(vectors)
             return
-        self._matrix = self.matrix + other._matrix if self.count else other._matrix.clone()
+        self._matrix = self.matrix + other._matrix if before else other._matrix.clone()
         self._vectors = []
-        self.count += other.count
 
     @property
     def vectors(self) -> Tensor:
@@ -97,6 +111,16 @@ class Gram:
         if self._matrix is not None:
             return float(self._matrix.trace())
         return float(sum(vectors.square().sum() for vectors in self._vectors))
+
+    @property
+    def variance(self) -> float:
+        """The energy of the vectors without their mean."""
+        return max(0.0, self.energy - float(torch.as_tensor(self.sum).square().sum()) / self.count)
+
+    @property
+    def rounding(self) -> float:
+        """Share of the energy that may be rounding of the vectors themselves, in all directions together."""
+        return max(self._rounding, min(self.dimension * self.precision**2, COARSE))
 
     def along(self, basis: Tensor) -> Tensor:
         """Return the energy that each column of ``basis`` explains, ``u' M u``."""

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from cuber.subspace.gram import Gram
 
-HIGHEST_THRESHOLD = 0.999
-"""Thresholds above count as this: the rest of the energy may be rounding."""
 LISTED_REGIMES = 64
 """With more old tasks than this, only those that a task has reused are listed: else regimes grow with their square."""
 NO_FORGETTING, FORWARD_TRANSFER, BACKWARD_TRANSFER = 1, 2, 3
@@ -70,15 +68,16 @@ class Pool:
         explained = (self.owners * energies).sum(1)
         return (explained.sqrt() / norm).tolist()
 
-    def add_task(self, gram: Gram | None, threshold: float) -> float:
+    def add_task(self, gram: Gram | None, threshold: float, variance: float = 0.0) -> float:
         """Add the next task, which owns the old columns and new directions that explain most of its input energy.
 
-        The energies of old columns and new directions are sorted together; the largest are taken until they reach the
-        threshold.
+        The energies of old columns and new directions are sorted together; the largest are taken until what is left
+        is at most ``1 - threshold`` of the energy, and ``1 - variance`` of the energy without the mean.
 
         Args:
             gram: of the task's input vectors; None where the task does not reach the layer: it owns nothing.
-            threshold: fraction of the energy to reach.
+            threshold: fraction of the energy to reach; 1 is reached up to rounding.
+            variance: the same, of the vectors without their mean.
 
         Returns:
             The fraction of the energy that its columns explain; less than the threshold where a sketch has no more.
@@ -86,7 +85,7 @@ class Pool:
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
         new, share = self.basis[:, :0], 1.0
         if gram is not None and gram.count and gram.energy > 0:
-            taken, new, share = self._explain(gram, min(threshold, HIGHEST_THRESHOLD))
+            taken, new, share = self._explain(gram, held_share(gram, threshold, variance))
         self.basis = torch.cat([self.basis, new], dim=1)
         grown = torch.zeros(self.tasks + 1, self.size, dtype=torch.bool, device=self.owners.device)
         grown[:-1, : len(taken)] = self.owners
@@ -100,7 +99,7 @@ class Pool:
         known = gram.along(self.basis)
         residual = gram.residual(self.basis)
         energies, order = torch.cat([known, residual.energies]).sort(descending=True, stable=True)
-        goal = torch.as_tensor(threshold * gram.energy).to(energies)
+        goal = energies.new_tensor(threshold * gram.energy)
         enough = int(torch.searchsorted(energies.cumsum(0), goal)) + 1
         chosen = order[:enough]
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
@@ -110,6 +109,14 @@ class Pool:
         self.importance = torch.cat([self.importance, self.importance.new_zeros(count)]) + energies.to(self.importance)
         new = residual.directions(count)
         return taken, new.to(self.basis), float(energies[chosen].sum())
+
+
+def held_share(gram: Gram, threshold: float, variance: float = 0.0) -> float:
+    """Return the share of the energy that a subspace must hold, so that it holds a share of the variance, too."""
+    left_out = (1 - threshold) * gram.energy
+    if variance:
+        left_out = min(left_out, (1 - variance) * gram.variance)
+    return 1 - max(left_out / gram.energy, gram.rounding)
 
 
 @dataclass

@@ -52,7 +52,7 @@ class Sketch(Gram):
 
     def _add(self, vectors: Tensor) -> None:
         basis = self.basis.to(vectors)
-        self.count += len(vectors)
+        self.note(vectors)
         self._energy += float(vectors.double().square().sum())
         if self._energy < float("inf"):  # input_grams refuses an infinite energy
             along = vectors @ basis
@@ -62,7 +62,8 @@ class Sketch(Gram):
     def merge(self, other: Gram) -> None:
         """Add all vectors that another sketch, outside the same basis, has seen."""
         assert isinstance(other, Sketch)
-        self.count += other.count
+        self.count, self.sum = self.count + other.count, torch.as_tensor(other.sum).to(self.inside) + self.sum
+        self.precision = max(self.precision, other.precision)
         self._energy += other.energy
         self.inside += other.inside.to(self.inside)
         if other.rows is not None:
@@ -73,7 +74,8 @@ class Sketch(Gram):
     def to_send(self) -> Sketch:
         """Return a copy for another process to merge, on the CPU, without the basis, which that process has."""
         sent = Sketch(self.basis[:, :0].cpu(), self.kept // 2)
-        sent.count, sent._energy, sent.inside = self.count, self._energy, self.inside.cpu()
+        sent.count, sent.sum, sent.precision = self.count, torch.as_tensor(self.sum).cpu(), self.precision
+        sent._energy, sent.inside = self._energy, self.inside.cpu()
         sent.rows = None if self.rows is None else self.rows.cpu()
         return sent
 

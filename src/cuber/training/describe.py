@@ -18,9 +18,11 @@ from torch import nn, optim
 
 from cuber.core import distributed
 from cuber.core.learner import Method
+from cuber.core.metric import ACCURACY
 from cuber.core.pooled import PooledMethod
 from cuber.core.settings import settings_of
 from cuber.errors import CuberError
+from cuber.metrics import Measure
 from cuber.networks.heads import heads_of
 from cuber.runs.config_file import Config
 from cuber.runs.result import Result
@@ -37,7 +39,7 @@ HASHED_NUMBERS = 2**19
 
 def empty_result(trainer: Trainer) -> Result:
     """Return a result with all that is known before the first task."""
-    learner, stream, config = trainer.learner, trainer.stream, trainer.config
+    learner, stream, config, metric = trainer.learner, trainer.stream, trainer.config, trainer.metric
     return Result(
         benchmark=stream.name,
         method=type(learner).__name__.lower(),
@@ -45,7 +47,7 @@ def empty_result(trainer: Trainer) -> Result:
         tasks=[
             {
                 "name": task.name,
-                "classes": task.classes,
+                "classes" if task.outputs is None else "outputs": task.classes,
                 "train": len(task.train),
                 "validation": 0 if task.validation is None else len(task.validation),
                 "test": len(task.test),
@@ -57,7 +59,9 @@ def empty_result(trainer: Trainer) -> Result:
             **dataclasses.asdict(config),
             "optimizer": optimizer_made(trainer.make_optimizer, learner.parameters(), config.lr),
             "loss": qualified_name(trainer.loss_fn),
+            **({} if metric is ACCURACY else {"metric": metric.name}),
         },
+        metric=Measure() if metric is ACCURACY else Measure(metric.name, metric.higher_is_better, unit=""),
         accuracy_bare=[] if stream.shared_head and not heads_of(learner.model) else None,
         machine={
             "cuber": __version__,

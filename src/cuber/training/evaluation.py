@@ -1,4 +1,4 @@
-"""Accuracy and loss on a split."""
+"""Metric and loss on a split."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from cuber.core import distributed
 from cuber.core.batches import device_of, to
 from cuber.core.device import float64_zero
 from cuber.core.learner import LossFunction
+from cuber.core.metric import ACCURACY, Mean, Metric
+from cuber.errors import CuberError
 from cuber.layers import evaluation_mode
 from cuber.streams import FixedLoader, Split
 
 
 class Score(NamedTuple):
-    """Correct answers and loss, summed over samples."""
+    """Metric and loss, summed over samples."""
 
     samples: int
-    correct: int
+    total: float
+    """The metric times the number of samples; of accuracy, in percent."""
     total_loss: float
     """NaN if no loss was computed."""
 
     @property
     def accuracy(self) -> float:
-        """In percent."""
-        return 100 * self.correct / self.samples
+        """In percent, or the value of another metric."""
+        return self.total / self.samples
 
     @property
     def loss(self) -> float:
@@ -45,6 +48,7 @@ def evaluate(
     order: int | None = None,
     *,
     shared: bool = False,
+    metric: Metric = ACCURACY,
 ) -> Score:
     """Evaluate a model on a split, in evaluation mode.
 
@@ -52,20 +56,27 @@ def evaluate(
         loss_fn: Also compute this loss.
         order: Seed that shuffles the samples; it matters where batches are normalized by their own statistics.
         shared: Divide the batches among all processes, which must all call it.
+        metric: What to measure.
     """
     device = device_of(model)
-    correct = torch.zeros((), dtype=torch.long, device=device)
-    loss = float64_zero(device)
+    measured, loss = metric.start(device), float64_zero(device)
+    shared = shared and not metric.accumulates  # such objects need all batches
     with evaluation_mode(model):
         loader = FixedLoader(split, batch_size, order)
         own = islice(loader, distributed.rank(), None, distributed.processes()) if shared else loader
         for x, y in own:
             x, y = to((x, y), device)
             output = model(x)
-            correct += (output.argmax(1) == y).sum()
+            measured.add(output, y)
             if loss_fn is not None:
                 loss += (loss_fn(output, y) * len(y)).to(loss)
-    if shared:
-        both = distributed.sum_tensors([correct, loss])
-        correct, loss = both[0], both[1]
-    return Score(len(split), int(correct), float(loss) if loss_fn is not None else math.nan)
+    if shared and isinstance(measured, Mean):
+        both = distributed.sum_tensors([measured.sum, loss])
+        measured.sum, loss = both[0], both[1]
+    total = measured.total(len(split))
+    if not math.isfinite(total):
+        raise CuberError(
+            f"metric '{metric.name}' is {total / len(split)}: it must be a number for every batch, also where all "
+            "targets of a sample are ignored"
+        )
+    return Score(len(split), total, float(loss) if loss_fn is not None else math.nan)

@@ -14,7 +14,9 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from cuber.core import distributed
+from cuber.core.batches import explained
 from cuber.core.learner import LossFunction, Method
+from cuber.core.metric import ACCURACY, Metric, as_metric
 from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import evaluation_mode
@@ -54,6 +56,7 @@ def learn(
     seed: int = 0,
     optimizer: OptimizerFactory = SGD,
     loss_fn: LossFunction = functional.cross_entropy,
+    metric: Any = None,
     progress: Progress | None = None,
     directory: RunDirectory | str | os.PathLike[str] | None = None,
     about: Mapping[str, Any] | None = None,
@@ -70,6 +73,8 @@ def learn(
         method: A method around a model, such as ``cuber.CUBER(model)``, that has not learned a task yet.
         seed: Seed of all random numbers.
         optimizer: Called with parameters and learning rate in each task.
+        loss_fn: ``loss_fn(output, target)``, a mean over the batch.
+        metric: A :class:`cuber.Metric` or a torchmetrics object (default: that of the stream, which is accuracy).
         progress: Called with a ProgressEvent every 100 steps and after each epoch.
         directory: Write logs, checkpoints and the result there; the same call resumes a run that was stopped.
         about: More values for the run's ``config.toml`` that identify the data and the model.
@@ -88,7 +93,8 @@ def learn(
     except TypeError as error:  # a missing or an unknown argument
         raise TypeError(str(error).replace("TrainingConfig.__init__", "learn")) from None
     check_seed(seed)
-    check_fit(method, stream)
+    measured = as_metric(getattr(stream, "metric", None) if metric is None else metric)
+    check_fit(method, stream, loss_fn, measured)
     check_precision(config.precision, method.device)
     check_workers(workers, stream)
     if config.compile:
@@ -103,7 +109,7 @@ def learn(
         on_gpu = method.device.type == "cuda"
         with seeded(derive(seed, "learn"), method.device), reading(workers, pinned=on_gpu):
             method.model.train()
-            trainer = Trainer(method, stream, config, seed, optimizer, loss_fn, progress, observer)
+            trainer = Trainer(method, stream, config, seed, optimizer, loss_fn, progress, observer, measured)
             trainer.result.method = (about or {}).get("method", trainer.result.method)
             if directory is not None and not isinstance(directory, RunDirectory):
                 directory = RunDirectory(directory)
@@ -123,8 +129,13 @@ def check_workers(workers: int, stream: Stream) -> None:
         )
 
 
-def check_fit(learner: Method, stream: Stream) -> None:
-    """Raise a CuberError unless the learner is new and its model fits every task of the stream."""
+def check_fit(
+    learner: Method,
+    stream: Stream,
+    loss_fn: LossFunction = functional.cross_entropy,
+    metric: Metric = ACCURACY,
+) -> None:
+    """Raise a CuberError unless the learner is new and its model fits every task of the stream, its loss and metric."""
     if not isinstance(learner, Method):
         raise CuberError(
             f"learn takes a method around a model: give cuber.CUBER(model), not a {type(learner).__name__}"
@@ -153,20 +164,32 @@ def check_fit(learner: Method, stream: Stream) -> None:
             for position, task in enumerate(stream):
                 for multi_head in heads:
                     multi_head.select_task(position)
-                _check_output(learner, position, task)
+                _check_output(learner, position, task, loss_fn, metric)
     finally:
         for multi_head, before in zip(heads, selected, strict=True):
             multi_head.select_task(before)
 
 
-def _check_output(learner: Method, position: int, task: Task) -> None:
+def _check_output(learner: Method, position: int, task: Task, loss_fn: LossFunction, metric: Metric) -> None:
     where = f"task {position} ('{task.name}')"
+    if metric is ACCURACY and task.outputs is not None:
+        raise CuberError(
+            f"{where} has other targets than one label per sample, so it needs a metric: learn(..., metric=)"
+        )
     x, y = next(iter(FixedLoader(task.train, 2)))
     try:
         output = learner.model(x.to(learner.device))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = str(error).strip().split("\n")[0]
         raise CuberError(f"{where}: the model cannot take inputs of shape {tuple(x.shape[1:])}: {reason}") from error
+    if task.outputs is not None or metric is not ACCURACY:
+        y = y.to(learner.device)
+        with explained(f"{where}: the loss cannot take the model's output and the targets"):
+            loss_fn(output, y)
+        with explained(f"{where}: metric '{metric.name}' cannot take the model's output and the targets"):
+            metric.start(learner.device).add(output, y)
+    if task.outputs is not None:
+        return
     if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(y):
         what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
         raise CuberError(f"{where}: for {len(y)} samples the output must have shape ({len(y)}, classes), not {what}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from cuber.metrics import Measure
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class ProgressEvent:
     seconds: float
     """Since the task began."""
     finished: bool = False
+    metric: Measure = field(default_factory=Measure)
+    """What ``accuracy`` is, where it is not accuracy."""
 
 
 Progress = Callable[[ProgressEvent], None]

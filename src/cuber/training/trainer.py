@@ -18,6 +18,7 @@ from torch.optim import LBFGS, Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.learner import LossFunction, Method
+from cuber.core.metric import ACCURACY, Metric
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import normalized_by_batch
 from cuber.runs.directory import RunDirectory, Stopped, recorded_signals
@@ -62,6 +63,7 @@ class Trainer:
     loss_fn: LossFunction
     progress: Progress | None = None
     observer: TheoryRecorder | None = None
+    metric: Metric = ACCURACY
 
     def __post_init__(self) -> None:
         self.task_runs = task_runs(self.stream, self.seed, joint=self.learner.joint)
@@ -245,7 +247,8 @@ class Trainer:
         self, task: int | None, split: Split, loss_fn: LossFunction | None = None, order: int | None = None
     ) -> Score:
         with self.learner.as_task(task) as model, self._float32_products(), self._autocast():
-            return evaluate(model, split, self.config.evaluation_batch_size, loss_fn, order=order, shared=True)
+            size = self.config.evaluation_batch_size
+            return evaluate(model, split, size, loss_fn, order=order, shared=True, metric=self.metric)
 
     # Stopping, saving and loading
 
@@ -378,6 +381,7 @@ class Trainer:
                 epochs=self.config.epochs,
                 loss=loss,
                 accuracy=accuracy,
+                metric=self.result.metric,
                 validated=run.validated,
                 seconds=self._seconds,
                 finished=finished,

@@ -1,0 +1,285 @@
+"""LoRA in a stream of tasks: what is left of old outputs. The table of docs/lora.md.
+
+    python -m benchmarks.lora [--seeds 3]
+
+A small vision transformer learns the digits 0 to 3, then three tasks of two other digits each, with AdamW. All methods
+adapt the same layers, and every task has a head of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import statistics
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import peft
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import ViTConfig, ViTModel
+
+import cuber
+
+TASKS = ((4, 5), (6, 7), (8, 9))
+FEATURES, RANK, EPOCHS = 64, 8, 6
+PRESERVED = (0.5, 0.6, 0.7)
+"""Share of the singular directions that OSF preserves in each task."""
+
+Makers = Callable[[Any], torch.optim.Optimizer]
+
+
+class Backbone(nn.Module):
+    """The features of the class token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = ViTConfig(
+            hidden_size=FEATURES,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=2 * FEATURES,
+            image_size=8,
+            patch_size=2,
+            num_channels=1,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        self.vit = ViTModel(config, add_pooling_layer=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.vit(x).last_hidden_state[:, 0]
+
+
+@dataclass
+class Outcome:
+    """What a method has done to the tasks, over all seeds."""
+
+    leak: list[float] = field(default_factory=list)
+    layers: list[float] = field(default_factory=list)
+    network: list[float] = field(default_factory=list)
+    old: list[float] = field(default_factory=list)
+    new: list[float] = field(default_factory=list)
+    trained: list[float] = field(default_factory=list)
+
+
+def digits(seed: int) -> dict[int, tuple[Tensor, Tensor]]:
+    """Digit -> its images for training, and for testing."""
+    x, y = load_digits(return_X_y=True)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    images, labels = torch.tensor(x / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)[order], torch.tensor(y)[order]
+    own = {digit: images[labels == digit] for digit in range(10)}
+    return {digit: (found[:120], found[120:]) for digit, found in own.items()}
+
+
+def task_of(data: dict[int, tuple[Tensor, Tensor]], chosen: tuple[int, ...], part: int) -> tuple[Tensor, Tensor]:
+    images = [data[digit][part] for digit in chosen]
+    return torch.cat(images), torch.cat([torch.full((len(own),), label) for label, own in enumerate(images)])
+
+
+def loader(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return [(x[part], y[part]) for part in torch.randperm(len(x)).split(32)]
+
+
+@functools.cache
+def pretrained(seed: int) -> cuber.MultiHead:
+    torch.manual_seed(seed)
+    data, backbone, head = digits(seed), Backbone(), nn.Linear(FEATURES, 4)
+    optimizer = torch.optim.AdamW([*backbone.parameters(), *head.parameters()], lr=2e-3)
+    x, y = task_of(data, (0, 1, 2, 3), 0)
+    for _ in range(10):
+        for images, labels in loader(x, y):
+            optimizer.zero_grad()
+            functional.cross_entropy(head(backbone(images)), labels).backward()
+            optimizer.step()
+    return cuber.MultiHead(backbone, FEATURES, [len(task) for task in TASKS])
+
+
+def weight_of(module: nn.Module) -> Tensor:
+    """The weight of a layer with all adapters that are active."""
+    if isinstance(module, nn.Linear):
+        return module.weight.detach().clone()
+    known = getattr(module, "lora_A", None) or module.osf_svd_params
+    changes = [module.get_delta_weight(name) for name in module.active_adapters if name in known]
+    return (module.get_base_layer().weight + sum(changes)).detach()
+
+
+def shared_weights(learner: cuber.Method, names: list[str]) -> dict[str, Tensor]:
+    """The weights of layers that all tasks share."""
+    with learner.as_task(None):
+        return weights_of(learner.model, names)
+
+
+def weights_of(model: nn.Module, names: list[str]) -> dict[str, Tensor]:
+    return {name: weight_of(model.get_submodule(name)) for name in names}
+
+
+@torch.no_grad()
+def inputs_of(model: nn.Module, names: list[str], x: Tensor) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    hooks = [
+        model.get_submodule(name).register_forward_pre_hook(
+            lambda _, inputs, name=name: found.update({name: inputs[0].flatten(0, -2)})
+        )
+        for name in names
+    ]
+    model(x)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+class Ours:
+    """cuber.LoRA."""
+
+    def __init__(self, model: cuber.MultiHead, names: list[str], **settings: Any) -> None:
+        self.learner = cuber.LoRA(model, targets=names, rank=RANK, **settings)
+
+    def before(self, task: int) -> None:
+        """Nothing: ``begin_task`` adds the adapter."""
+
+    def after(self) -> None:
+        """Nothing: the adapters stay."""
+
+    def protected(self, name: str, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Directions of outputs, and of inputs, along which the update of the present task must not be."""
+        return weight[:, :0], self.learner.memory[name].basis
+
+
+class FineTuned(Ours):
+    """One adapter of peft for all tasks."""
+
+    def __init__(self, model: cuber.MultiHead, names: list[str]) -> None:
+        ends = [name.removeprefix("backbone.") for name in names]
+        peft.get_peft_model(model.backbone, peft.LoraConfig(r=RANK, lora_alpha=RANK, target_modules=ends))
+        model.heads.requires_grad_(True)
+        self.learner = cuber.FineTune(model)
+
+    def protected(self, name: str, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return weight[:, :0], weight[:0].mT
+
+
+class OSF(Ours):
+    """peft's orthogonal subspace fine-tuning; each task's update is merged into the weights."""
+
+    def __init__(self, model: cuber.MultiHead, names: list[str]) -> None:
+        self.model, self.ends, self.wrapped = model, [name.removeprefix("backbone.") for name in names], None
+        self.learner = cuber.FineTune(model)
+
+    def before(self, task: int) -> None:
+        self.preserved = PRESERVED[task]
+        config = peft.OSFConfig(target_modules=self.ends, effective_rank=self.preserved)
+        self.wrapped = peft.get_peft_model(self.model.backbone, config)
+
+    def after(self) -> None:
+        self.wrapped.merge_and_unload()
+
+    def protected(self, name: str, weight: Tensor) -> tuple[Tensor, Tensor]:
+        left, _, right = torch.linalg.svd(weight, full_matrices=False)
+        count = int(min(weight.shape) * self.preserved)
+        return left[:, :count], right[:count].mT
+
+
+def outside(change: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    change = change - left @ (left.mT @ change)
+    return change - (change @ right) @ right.mT
+
+
+def run(make: Callable[..., Ours], optimizer: Makers, seed: int, outcome: Outcome) -> None:
+    data, model = digits(seed), copy.deepcopy(pretrained(seed))
+    torch.manual_seed(seed)
+    names = [name for name, module in model.backbone.named_modules() if isinstance(module, nn.Linear)]
+    names = [f"backbone.{name}" for name in names]
+    method = make(model, names)
+    learner = method.learner
+    old = []
+    for number, chosen in enumerate(TASKS):
+        x, y = task_of(data, chosen, 0)
+        unseen = task_of(data, chosen, 1)
+        batches = loader(x, y)
+        start = shared_weights(learner, names)
+        method.before(number)
+        learner.begin_task(batches, functional.cross_entropy)
+        protected = {name: method.protected(name, weight) for name, weight in start.items()}
+        stepped = learner.wrap(optimizer(learner.parameters()))
+        heads = {id(p) for p in model.heads.parameters()}
+        outcome.trained.append(sum(p.numel() for p in learner.parameters() if id(p) not in heads))
+        for _ in range(EPOCHS):
+            for images, labels in batches:
+                stepped.zero_grad()
+                functional.cross_entropy(model(images), labels).backward()
+                stepped.step()
+            learner.end_epoch()
+        learner.end_task(batches)
+        changes = {name: weight - start[name] for name, weight in shared_weights(learner, names).items()}
+        if number:
+            leaks = [(change - outside(change, *protected[name])).norm() for name, change in changes.items()]
+            sizes = [change.norm() for change in changes.values()]
+            outcome.leak.append(float(torch.stack(leaks).norm() / torch.stack(sizes).norm()))
+        method.after()
+        with torch.no_grad(), learner.as_task(number):
+            outcome.new.append(float((model(unseen[0]).argmax(1) == unseen[1]).float().mean()))
+            features = model.backbone(unseen[0])
+            old.append((number, unseen, features, inputs_of(model, names, x), weights_of(model, names)))
+    for number, (images, labels), features, inputs, weights in old[:-1]:
+        with torch.no_grad(), learner.as_task(number):
+            outcome.old.append(float((model(images).argmax(1) == labels).float().mean()))
+            outcome.network.append(float((model.backbone(images) - features).norm() / features.norm()))
+            now = weights_of(model, names)
+        for name, vectors in inputs.items():
+            before = vectors @ weights[name].mT
+            outcome.layers.append(float((vectors @ now[name].mT - before).norm() / before.norm()))
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.01)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.02, momentum=0.9)
+
+
+METHODS: dict[str, tuple[Callable[..., Ours], Makers]] = {
+    "LoRA, fine-tuned": (FineTuned, adamw),
+    "peft OSF, SGD": (OSF, sgd),
+    "peft OSF, AdamW": (OSF, adamw),
+    "cuber.LoRA, regime 1 alone": (lambda model, names: Ours(model, names, eps1=2.0), adamw),
+    "cuber.LoRA": (Ours, adamw),
+}
+
+
+def table(seeds: int) -> str:
+    lines = [
+        "| | update in protected directions | largest change of a layer's old outputs | change of old features | "
+        "old tasks | new tasks | trained parameters |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, (make, optimizer) in METHODS.items():
+        outcome = Outcome()
+        for seed in range(seeds):
+            run(make, optimizer, seed, outcome)
+        mean = statistics.mean
+        leak = "-" if make is FineTuned else f"{mean(outcome.leak):.2%}"
+        lines.append(
+            f"| {name} | {leak} | {max(outcome.layers):.1e} | {mean(outcome.network):.1e} | {mean(outcome.old):.1%} | "
+            f"{mean(outcome.new):.1%} | {max(outcome.trained):,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    print(table(options.seeds))
+
+
+if __name__ == "__main__":
+    main()

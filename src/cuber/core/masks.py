@@ -1,0 +1,130 @@
+"""Masks: which positions of a batch of sequences are real, so that padding stays out of what a method remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cuber.core import batches
+from cuber.core.batches import Batch
+from cuber.core.layerwise import LayerwiseMethod
+from cuber.errors import CuberError
+from cuber.layers import ProtectedLayer
+
+MaskFunction = Callable[[Batch], Tensor | None]
+
+NAME = "attention_mask"
+
+
+def attention_mask(batch: Batch) -> Tensor | None:
+    """Return the ``attention_mask`` of a batch that is a mapping, or has one among its items; None without one.
+
+    >>> attention_mask(({"attention_mask": torch.tensor([[1, 1, 0]])}, torch.tensor([2])))
+    tensor([[1, 1, 0]])
+    """
+    if isinstance(batch, Mapping):
+        return batch.get(NAME)
+    found = map(attention_mask, batch) if isinstance(batch, list | tuple) else ()
+    return next((mask for mask in found if mask is not None), None)
+
+
+@dataclass(eq=False, repr=False)
+class MaskedInputs(LayerwiseMethod):
+    """A method that remembers inputs of layers, but for those at padded positions.
+
+    Args:
+        mask: a function of a batch that returns which positions are real, samples x positions, nonzero or True where
+            one is; None: all are. By default it is the ``attention_mask`` of the batch, if there is one.
+    """
+
+    mask: MaskFunction | None = field(default=attention_mask, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.mask is not None and not callable(self.mask):
+            raise CuberError(
+                f"mask must be a function of the batch, such as lambda batch: batch['mask'], not a "
+                f"{type(self.mask).__name__}"
+            )
+        super().__post_init__()
+
+    def try_sample(self) -> None:
+        super().try_sample()
+        found = [self.real_positions(batch) for batch in self.sample]
+        if all(real is not None and not real.any() for real in found):
+            raise CuberError(
+                f"task {self.tasks}: mask calls every position padding; it must be nonzero or True where a position is "
+                "real (torch's key_padding_mask is the opposite)"
+            )
+
+    def real_positions(self, batch: Batch) -> Tensor | None:
+        """Return which positions of a batch are real, samples x positions, bool; None: all."""
+        if self.mask is None or (self.mask is attention_mask and self._has_decoder):
+            return None
+        with batches.explained(f"task {self.tasks}: mask cannot take the loader's batches"):
+            mask = self.mask(batch)
+        if mask is None:
+            return None
+        if not isinstance(mask, Tensor):
+            raise _wrong(f"is a {type(mask).__name__}")
+        if mask.dim() != 2 or len(mask) != batches.size(batch):
+            raise _wrong(f"has shape {tuple(mask.shape)} in a batch of {batches.size(batch)} samples")
+        if mask.is_complex() or (mask.is_floating_point() and not bool((mask >= 0).all())):
+            raise _wrong("has values other than 0 and 1")  # such as -inf, to be added to attention scores
+        return mask.detach().bool()
+
+    @property
+    def _has_decoder(self) -> bool:
+        """Whether the model has a second sequence, which ``attention_mask`` is not about."""
+        return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+
+
+def _wrong(what: str) -> CuberError:
+    return CuberError(
+        f"mask must be a tensor of samples x positions, nonzero or True where a position is real, but it {what}: pass "
+        "another mask= to the learner, or mask=None to count all positions"
+    )
+
+
+def as_sequences(layer: ProtectedLayer, x: Tensor, real: Tensor | None) -> Tensor | None:
+    """Return a layer's input as samples x positions x d, or of numbers of embeddings as samples x positions.
+
+    Returns:
+        None where the mask does not fit: for inputs of another shape (after pooling, say), and for convolutions.
+    """
+    if real is None or x.is_nested or layer.dimensions_after_units:
+        return None
+    own = 1 if x.is_floating_point() else 0  # dimensions of one position
+    if x.dim() == own + 1 and len(x) == real.numel() > len(real):  # all positions of all samples, one after another
+        x = x.unflatten(0, real.shape)
+    return x if x.dim() == own + 2 and x.shape[:2] == real.shape else None
+
+
+# Means over samples of different lengths: a last column counts the samples that have a position
+
+
+def counted(values: Tensor, real: Tensor) -> Tensor:
+    """Return the real positions of each sample, then 0; and a last column that is 1 where a position is real.
+
+    Args:
+        values: samples x positions x d.
+        real: samples x positions.
+    """
+    real = real.to(values.device)
+    order = real.long().argsort(dim=1, descending=True, stable=True)
+    marked = torch.cat([values, torch.ones_like(values[:, :, :1])], dim=2).masked_fill(~real.unsqueeze(2), 0)
+    return marked.gather(1, order.unsqueeze(2).expand_as(marked))
+
+
+def concatenated(one: Tensor, other: Tensor) -> Tensor:
+    """Concatenate samples that may have different numbers of positions."""
+    longest = max(one.shape[1], other.shape[1])
+    return torch.cat([functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in (one, other)])
+
+
+def uncounted(means: Tensor) -> Tensor:
+    """Return means over the samples that have a position, 0 where none has, for means over all samples."""
+    return means[..., :-1] / means[..., -1:].clamp_min(torch.finfo(means.dtype).tiny)
