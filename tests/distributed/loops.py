@@ -15,7 +15,7 @@ from cuber.core import distributed
 from cuber.core.replay_method import ReplayMethod
 from cuber.methods import METHODS
 from cuber.networks import MLP
-from tests.loops import OPTIMIZERS, loss_fn
+from tests.loops import OPTIMIZERS, detach, loss_fn
 
 TASKS, SAMPLES, BATCH, EPOCHS = 3, 30, 16, 2
 """30: the last batch is smaller, and of the samples that bases are computed from, the processes have unequal shares."""
@@ -115,7 +115,7 @@ def train(case: Case, *, around: bool = False) -> dict[str, Any]:
             learner.end_epoch()
         learner.end_task(loader)
     state = learner.state_dict()
-    learner.detach()
+    detach(learner)
     return {"model": model.state_dict(), "learner": state}
 
 

@@ -21,8 +21,8 @@ from tests.layers.table import protected
 LENGTHS = [5, 3, 7, 2, 6, 7, 4, 4, 5, 2, 3, 7]
 WIDTH = 8
 METHODS: dict[str, Callable[..., Any]] = {
-    "GPM": lambda model, **options: cuber.GPM(model, sketch="never", **options),
-    "sketched CUBER": lambda model, **options: cuber.CUBER(model, sketch="always", **options),
+    "GPM": lambda model, **options: cuber.GPM(model, sketch="never", variance=0.0, **options),
+    "sketched CUBER": lambda model, **options: cuber.CUBER(model, sketch="always", variance=0.0, **options),
     "SoftCUBER": cuber.SoftCUBER,
     "OWM": lambda model, **options: cuber.OWM(model, averaged=5, **options),
 }

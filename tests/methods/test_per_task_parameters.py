@@ -26,7 +26,7 @@ from cuber import (
     SoftCUBER,
 )
 from cuber.core.settings import settings_of
-from tests.loops import OPTIMIZERS, learn, logits, loss_fn, same_bits, train
+from tests.loops import OPTIMIZERS, detach, learn, logits, loss_fn, same_bits, train
 from tests.methods.test_resume import momentum, same_memory, through_a_file
 from tests.models import CASES
 
@@ -311,7 +311,7 @@ def test_their_bytes_are_counted_and_detaching_keeps_the_present_values() -> Non
         learn(learner, DATA.loader(task))
     assert learner.memory_bytes()["statistics"] == 2 * 4 * (6 + 6 + 6 + 1)
     present = own_values(learner.model)
-    learner.detach()
+    detach(learner)
     assert same(own_values(learner.model), present)
 
 

@@ -115,7 +115,7 @@ def test_a_sketch_that_is_too_small_says_so_once_per_layer(seen_warnings: list[w
         learn(learner, sequences(task))
     said = [str(warning.message) for warning in seen_warnings]
     assert [message.split("'")[1] for message in said] == ["wide", "head"][: len(said)]
-    assert "of its input energy instead of 99.0%: a sketch of rank 1 holds no more" in said[0]
+    assert "of its input energy instead of 99.00%: a sketch of rank 1 holds no more" in said[0]
 
 
 def test_inputs_that_are_not_finite_are_refused_as_without_a_sketch() -> None:

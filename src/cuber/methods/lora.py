@@ -68,6 +68,13 @@ class LoRA(SubspaceMethod):
         0.999, "fraction of the input energy that a task's subspace must hold", low=0, high=1, per_layer=True
     )
     threshold_step: float = setting(0.0, "what each further task adds to the threshold", low=0, high=1)
+    variance: PerLayer = setting(
+        0.0,
+        "fraction of the variance that it must hold besides; ``tolerance`` bounds the rest",
+        low=0,
+        high=1,
+        per_layer=True,
+    )
     samples: PerLayer = setting(5000, "training samples that the bases are computed from", low=1, per_layer=True)
     eps1: float = setting(
         0.5, "share of the gradient that must lie in an old task's subspace (above 1: no reuse)", low=0
