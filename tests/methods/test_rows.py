@@ -193,3 +193,25 @@ def learner_state_with_rows() -> Any:
     learner = GPM(model())
     learn(learner, words(0, 4), sgd)
     return learner.state_dict()
+
+
+def test_an_exported_task_has_a_scaled_layer_and_the_embedding_that_it_was_tied_to() -> None:
+    learner = TRGP(model(LanguageModel), eps1=0.0)
+    for task in range(2):
+        learn(learner, words(0, 4 + task, seed=task))
+    x = words(0, 5)[0][0]
+    for task in range(2):
+        exported = learner.export(task)
+        assert torch.allclose(exported(x), logits(learner, task, x), atol=1e-6)
+        assert torch.equal(exported.words.weight, learner.model.words.weight)
+    assert learner.memory["out"].scalings[1] is not None
+    assert not torch.equal(exported.out.weight, exported.words.weight)
+
+
+@pytest.mark.parametrize("network", [nn.LSTM(4, 3), nn.MultiheadAttention(4, 2)], ids=["lstm", "attention"])
+def test_a_module_with_several_weights_refuses_to_be_traced_with_a_learner(network: nn.Module) -> None:
+    x = torch.randn(2, 3, 4)
+    inputs = (x, x, x) if isinstance(network, nn.MultiheadAttention) else (x,)
+    GPM(network)
+    with pytest.raises(CuberError, match=r"learner\.export"):
+        torch.jit.trace(network, inputs)
