@@ -75,6 +75,18 @@ class Tied(nn.Module):
         return self.last(self.second(self.first(x).relu()).relu())
 
 
+class Recurrent(nn.Module):
+    """A network of two directions, and a head on its last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.LSTM(4, 3, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.network(x)[0][:, -1])
+
+
 def encoder_layer(dropout: float = 0.1) -> nn.TransformerEncoderLayer:
     return nn.TransformerEncoderLayer(8, 2, 16, dropout=dropout, batch_first=True)
 
@@ -100,6 +112,16 @@ def grouped() -> nn.Module:
         nn.Conv2d(6, 6, 3, padding="same", groups=6),
         nn.Flatten(),
         nn.Linear(54, CLASSES),
+    )
+
+
+def transposed() -> nn.Module:
+    return nn.Sequential(
+        nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
+        nn.ReLU(),
+        nn.Conv2d(6, 3, 2, stride=2),
+        nn.Flatten(),
+        nn.Linear(27, CLASSES),
     )
 
 
@@ -151,6 +173,8 @@ CASES = {
         Case("conv3d", three_dimensional, (1, 4, 4, 4)),
         Case("transformer", lambda: Pooled(encoder_layer(), width=8), (5, 8)),
         Case("transformer on words", lambda: Pooled(nn.Embedding(7, 8), encoder_layer(), width=8), (5,), 7),
+        Case("recurrent", Recurrent, (4, 4)),
+        Case("transposed cnn", transposed, (4, 3, 3)),
         Case("residual block", ResidualBlock, (2, 5, 5)),
         Case("layer used twice", Twice, (8,)),
         Case("tied layers", Tied, (8,)),

@@ -32,6 +32,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Old tasks are reused and improved; memories overflow."""
 
+
+class Words(nn.Embedding):
+    """Reads the largest number of a sample as a word, so that each process has words of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.argmax(1))
+
+
 MODELS = {
     "plain": lambda: MLP(8, 12, 10, 3, bias=True),
     "batch norm": lambda: nn.Sequential(
@@ -39,6 +50,7 @@ MODELS = {
     ),
     "heads": lambda: MultiHead(MLP(8, 12, 10, 10, bias=True, last_relu=True), 10, [3] * TASKS),
     "wide": lambda: MLP(8, 100, 600, 3, bias=True),
+    "words": lambda: nn.Sequential(Words(), nn.Linear(12, 3)),
     "dropout": lambda: nn.Sequential(nn.Linear(8, 12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 3)),
 }
 
@@ -53,7 +65,7 @@ def cases(method: str) -> list[Case]:
     """Return the combinations of a method."""
     found = [Case(method, optimizer, model) for optimizer in ("SGD", "AdamW") for model in list(MODELS)[:3]]
     if method in ("cuber", "gpm"):  # layers so wide that a single process projects inputs instead of gradients
-        found += [Case(method, "SGD", "wide"), Case(method, "LBFGS", "plain")]
+        found += [Case(method, "SGD", "wide"), Case(method, "LBFGS", "plain"), Case(method, "SGD", "words")]
     return [*found, Case(method, "SGD", "dropout")] if method in ("er", "agem") else found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -74,24 +75,67 @@ def _convolutions() -> list[LayerCase]:
     return made
 
 
+def _transposed() -> list[LayerCase]:
+    made = []
+    for n, kind in ((1, nn.ConvTranspose1d), (2, nn.ConvTranspose2d), (3, nn.ConvTranspose3d)):
+        shape = (2, 4, *(5, 4, 3)[:n])
+
+        def case(
+            name: str, shape: tuple[int, ...] = shape, kind: Any = kind, n: int = n, kernel: Any = 3, **options: Any
+        ) -> None:
+            batched = len(shape) == n + 2
+            made.append(LayerCase(f"ConvTranspose{n}d {name}", lambda: kind(4, 6, kernel, **options), shape, batched))
+
+        case("plain")
+        case("without bias", bias=False)
+        case("unequal kernel and stride", kernel=(3, 2, 1)[:n], stride=(2, 1, 3)[:n])
+        case("padding", padding=1)
+        case("padding wider than the kernel", kernel=2, padding=2, dilation=1, stride=3)
+        case("output padding", stride=3, output_padding=(2, 1, 0)[:n])
+        case("dilation", dilation=2)
+        case("groups", groups=2)
+        case("unbatched", shape=shape[1:], groups=2, stride=2)
+        options = {"output_padding": (1, 0, 1)[:n], "padding": (2, 1, 1)[:n]}
+        case("all at once", groups=2, stride=2, dilation=(2, 1, 3)[:n], kernel=(2, 3, 2)[:n], **options)
+    return made
+
+
+class Conv1D(nn.Module):
+    """As in Hugging Face's transformers, which has it under another name; see ``LAYERS``."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.out_features = nf
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.zeros(nf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], self.out_features)
+
+
+Conv1D.__module__ = "transformers.pytorch_utils"  # found by its full name, whether transformers is there or not
+
+
 LAYERS = [
     LayerCase("Linear", lambda: nn.Linear(5, 3), (4, 5)),
     LayerCase("Linear without bias", lambda: nn.Linear(5, 3, bias=False), (4, 5)),
     LayerCase("Linear on one vector", lambda: nn.Linear(5, 3), (5,), batched=False),
     LayerCase("Linear on a sequence", lambda: nn.Linear(5, 3), (4, 6, 5)),
     LayerCase("Linear on many leading dimensions", lambda: nn.Linear(5, 3), (2, 3, 2, 2, 5)),
+    LayerCase("Conv1D of transformers", lambda: Conv1D(3, 5), (4, 5)),
+    LayerCase("Conv1D of transformers on few sequences", lambda: Conv1D(12, 5), (2, 3, 5)),
     *_convolutions(),
+    *_transposed(),
 ]
 
 layers = pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in LAYERS])
 convolutions = pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.name) for case in LAYERS if case.name.startswith("Conv")]
+    "case", [pytest.param(case, id=case.name) for case in LAYERS if re.match(r"Conv\dd", case.name)]
 )
 
 
 def output_rows(case: LayerCase, module: Any, output: Tensor) -> list[Tensor]:
     """The output as one matrix per group, m x (outputs of the group), its rows in the order of the input vectors."""
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear | Conv1D):
         return [output.reshape(-1, module.out_features)]
     if not case.batched:
         output = output.unsqueeze(0)

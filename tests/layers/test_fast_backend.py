@@ -14,7 +14,7 @@ from torch.nn import functional
 from cuber.layers import ProtectedLayer, backends
 from cuber.layers.backends import FastBackend
 from cuber.subspace import Anchor, Constraint, NormPenalty, Scaling, supports_of
-from tests.layers.table import protected
+from tests.layers.table import Conv1D, protected
 
 POOL = 7
 """Number of columns."""
@@ -27,6 +27,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "sequences": (lambda: nn.Linear(12, 8), (2, 3, 12)),
     "wide": (lambda: nn.Linear(9, 30), (5, 9)),
     "many inputs": (lambda: nn.Linear(12, 3), (20, 12)),
+    "in x out": (lambda: Conv1D(30, 9), (5, 9)),
     "convolution": (lambda: nn.Conv2d(3, 4, 2, bias=False), (2, 3, 4, 4)),
     "convolution with bias": (lambda: nn.Conv2d(3, 4, 2), (2, 3, 4, 4)),
     "groups": (lambda: nn.Conv2d(8, 6, 2, groups=2, bias=False), (2, 8, 3, 3)),

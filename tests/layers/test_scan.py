@@ -66,10 +66,10 @@ def test_a_forward_that_a_user_has_put_on_one_module_is_not_covered() -> None:
     [
         (nn.BatchNorm1d(3), "BatchNorm1d"),
         (nn.LayerNorm(3), "LayerNorm"),
-        (nn.Embedding(4, 3), "Embedding"),
-        (nn.ConvTranspose2d(1, 2, 3), "ConvTranspose2d"),
+        (nn.Embedding(4, 3, max_norm=1.0), "Embedding with max_norm"),
+        (nn.Embedding(4, 3, sparse=True), "Embedding with sparse gradients"),
         (nn.Bilinear(2, 2, 3), "Bilinear"),
-        (nn.GRU(3, 3), "GRU"),
+        (nn.LSTMCell(3, 3), "LSTMCell"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -98,17 +98,30 @@ def test_parametrized_weights_are_uncovered_with_a_reason(reparametrize: object)
     covered, uncovered = names(model)
     assert covered == ["0"]
     assert uncovered.keys() == {name for name, _ in model[1].named_parameters("1")}
-    assert all(uncovered.values())
+    assert set(uncovered.values()) == {
+        "parametrized: the weight is computed from it",
+        "not the weight of ParametrizedLinear",  # the bias
+    }
 
 
 def test_tied_layers_of_one_kind_are_one_layer_and_of_two_kinds_none() -> None:
     covered, uncovered = names(Tied())
     assert (covered, uncovered) == (["first", "last"], {})
     assert len(scan(Tied()).layers["first"].modules) == 2
-    covered, uncovered = names(LanguageModel())
-    assert covered == ["inner"]
-    assert uncovered["words.weight"] == "tied between Embedding, Linear"
-    assert "out.bias" in uncovered
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(4, 2, bias=False), nn.Conv1d(4, 2, 1, bias=False))
+    model[2].weight = model[1].weight
+    assert names(model) == (["0"], {"1.weight": "tied between Conv1d, Linear"})
+
+
+def test_the_weight_of_an_embedding_is_a_table_and_may_be_that_of_a_layer_too() -> None:
+    found = scan(LanguageModel())
+    assert (list(found.layers), list(found.tables), found.uncovered) == (["out", "inner"], ["words"], {})
+    assert found.layers["out"].parameter is found.tables["words"].parameter
+    assert found.layers["out"].with_bias
+    assert list(scan(nn.Embedding(4, 3)).tables) == ["embedding"]
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Bilinear(3, 1, 4), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    assert scan(model).uncovered["0.weight"] == "tied between Bilinear, Embedding"
 
 
 def test_tied_weights_with_biases_apart_are_uncovered() -> None:

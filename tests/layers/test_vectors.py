@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cuber.layers import BACKENDS
+from cuber.layers import BACKENDS, observed
 from cuber.subspace import Anchor, Constraint
 from tests.layers.table import LayerCase, convolutions, layers, output_rows, protected, vector_rows
 from tests.oracles.patches import patches
@@ -44,7 +44,8 @@ def test_the_weight_gradient_is_delta_transposed_times_the_vectors(case: LayerCa
 def test_a_bias_is_the_weight_of_an_input_that_is_always_1(case: LayerCase) -> None:
     module = case.layer()
     layer, vectors = protected(module), protected(module).vectors(module, case.input())
-    assert vectors.shape[1] == layer.dimension == layer.rule.matrix(module.weight).shape[1] + (module.bias is not None)
+    assert vectors.shape[1] == layer.dimension == layer.matrix().shape[1]
+    assert layer.with_bias == (module.bias is not None)
     if module.bias is not None:
         assert torch.equal(vectors[:, -1], torch.ones(len(vectors)).double())
         assert torch.equal(layer.matrix()[:, -1], module.bias)
@@ -96,3 +97,24 @@ def test_a_gradient_is_projected_however_it_lies(case: LayerCase) -> None:
                 layer.backend = backend(layer)
                 layer.backend.project_gradient()
                 assert torch.allclose(layer.gradient(), expected, atol=1e-9 * float(expected.abs().max() + 1))
+
+
+@pytest.mark.parametrize("output_size", [(8, 6), (9, 6), (2, 5, 9, 7)])
+def test_an_output_size_given_with_the_call_of_a_transposed_convolution_counts(output_size: tuple[int, ...]) -> None:
+    module = nn.ConvTranspose2d(3, 5, 2, stride=2, padding=1, groups=1, bias=True).double()
+    x = torch.randn(2, 3, 5, 4).double()
+    layer, seen = protected(module), []
+    expected = module(x, output_size=output_size).detach()
+    layer.attach()
+    with observed([layer], lambda layer, module, x: seen.append(layer.vectors(module, x))):
+        output = module(x, output_size)
+    assert torch.equal(output, expected)
+    assert torch.allclose(seen[0] @ layer.matrix().mT, expected.movedim(1, -1).flatten(0, -2))
+
+
+def test_the_conv1d_of_transformers_is_found_by_its_name() -> None:
+    transformers = pytest.importorskip("transformers.pytorch_utils")
+    module = transformers.Conv1D(7, 5)
+    x = torch.randn(2, 3, 5)
+    layer = protected(module)
+    assert torch.allclose(layer.vectors(module, x) @ layer.matrix().mT, module(x).flatten(0, 1), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Transformers: what attention packs is uncovered, and no fused kernel reads the weights past the scalings."""
+"""Transformers: what attention packs is a layer, and no fused kernel reads the weights past the scalings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cuber import CUBER, TRGP
+from cuber import CUBER, GPM, TRGP, FineTune
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer
 from cuber.subspace import Scaling
@@ -31,16 +31,39 @@ class Padded(nn.Module):
         return self.head(self.encoder(x, src_key_padding_mask=padding)[:, 0])
 
 
-def test_packed_projections_and_the_output_projection_are_uncovered() -> None:
+def test_the_packed_projections_and_the_output_projection_are_layers() -> None:
     learner = CUBER(CASE.model())
     learner.begin_task(CASE.loader(0), loss_fn)
-    assert list(learner.layers) == ["parts.0.linear1", "parts.0.linear2", "head"]
-    reasons = learner.uncovered_parameters
     attention = "parts.0.self_attn"
-    assert reasons[f"{attention}.in_proj_weight"] == "no rule for MultiheadAttention"
-    assert reasons[f"{attention}.out_proj.weight"] == "used without calling its layer"
-    assert reasons[f"{attention}.out_proj.bias"] == "used without calling its layer"
-    assert "parts.0.norm1.weight" in reasons
+    parts = [f"{attention}.in_proj_weight", f"{attention}.out_proj"]
+    assert list(learner.layers) == [*parts, "parts.0.linear1", "parts.0.linear2", "head"]
+    assert not any(attention in name for name in learner.uncovered_parameters)
+
+
+class Attending(nn.Module):
+    """Attention to the input itself, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attention(x, x, x, need_weights=False)[0].flatten(1))
+
+
+def change_of_old_outputs(method: Any) -> float:
+    torch.manual_seed(0)
+    learner = method(Attending())
+    x = torch.randn(1, 3, 8)
+    learn(learner, [(x, torch.tensor([0]))])
+    before = logits(learner, 0, x)
+    learn(learner, [(torch.randn(2, 3, 8), torch.tensor([1, 2]))], lambda p: torch.optim.AdamW(p, lr=0.02), epochs=20)
+    return float((logits(learner, 0, x) - before).norm())
+
+
+def test_attention_keeps_its_outputs_for_old_inputs() -> None:
+    kept = change_of_old_outputs(lambda model: GPM(model, threshold=1.0))  # which leaves 0.1 % of the energy
+    assert kept < 0.05 * change_of_old_outputs(FineTune)
 
 
 def scaled(case_name: str) -> TRGP:

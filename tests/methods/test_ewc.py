@@ -71,7 +71,7 @@ def both(case: Case, seed: int, slow_settings: dict[str, Any], **settings: Any) 
     return learner, slow
 
 
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", cases(but=frozenset({"recurrent"})))  # one sample at a time
 def test_every_model_goes_where_the_oracle_goes(case: Case) -> None:
     learner, slow = both(case, 0, {})
     assert float(slow.penalty().detach()) > 1e-4, "there is no penalty, so nothing is shown"

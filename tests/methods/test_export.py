@@ -72,7 +72,7 @@ def test_the_outputs_are_those_of_the_task_and_the_learner_is_not_changed(case: 
         assert_plain(exported)
         assert not any(module.training for module in exported.modules())
         assert all(parameter.requires_grad and parameter.is_leaf for parameter in exported.parameters())
-    if method in SETTINGS:
+    if method in SETTINGS and (method, case.name) != ("hat", "recurrent"):  # which has no units to gate
         assert not torch.allclose(answers[3], answers[0], atol=1e-3), "the weights alone give the same outputs"
     assert same_state(learner.model.state_dict(), model)
     assert same_state(learner.state_dict(), state)
@@ -107,14 +107,14 @@ def test_scaled_weights_are_computed_in_float64_and_all_others_keep_their_bits()
     learner.show_task(2)
     scaled = {name: layer for name, layer in learner.layers.items() if layer.scaling is not None}
     assert scaled
-    for name, layer in scaled.items():
+    for layer in scaled.values():
         W, U, S = layer.matrix().double(), layer.scaling.basis.double(), layer.scaling.dense().double()
         expected = W + W @ U @ S @ U.mT
-        weight, bias = (state.pop(f"{name}.{part}") for part in ("weight", "bias"))
-        baked = torch.cat(
-            [exported.get_parameter(f"{name}.{part}").reshape(len(W), -1) for part in ("weight", "bias")], 1
-        )
-        assert not torch.equal(baked, torch.cat([weight, bias.unsqueeze(1)], 1))
+        own = set(map(id, layer.parameters))
+        names = [name for name, parameter in learner.model.named_parameters() if id(parameter) in own]
+        before = torch.cat([state.pop(name).reshape(len(W), -1) for name in names], 1)
+        baked = torch.cat([exported.get_parameter(name).reshape(len(W), -1) for name in names], 1)
+        assert not torch.equal(baked, before)
         assert torch.allclose(baked.double(), expected, atol=1e-7, rtol=1e-7)
     assert state
     for name, tensor in state.items():
@@ -142,7 +142,7 @@ def test_what_the_learner_froze_is_not_frozen_and_what_the_user_froze_is() -> No
     assert frozen == ["backbone.layers.0.bias"]
     assert not model.heads[0].weight.requires_grad
 
-    learner = learned("gpm", words := CASES["transformer on words"], tasks=1)
+    learner = learned("gpm", words := CASES["transformer on words"], tasks=1, norm_parameters="shared")
     learner.begin_task(words.loader(1), loss_fn)
     assert not all(parameter.requires_grad for parameter in learner.model.parameters())
     exported = learner.export(0)

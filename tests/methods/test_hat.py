@@ -16,7 +16,9 @@ from tests.models import CASES
 
 CASE = CASES["mlp"]
 EVERY_OPTIMIZER = [(name, how) for name in ("mlp", "residual block") for how in OPTIMIZERS]
-PAIRS = sorted({*EVERY_OPTIMIZER, *((name, "AdamW") for name in CASES)})
+PAIRS = sorted(
+    {*EVERY_OPTIMIZER, *((name, "AdamW") for name in CASES if name != "recurrent")}
+)  # it has no units that a gate could close
 
 
 def after_first_task(name: str, **settings: Any) -> HAT:
@@ -52,7 +54,7 @@ def test_old_tasks_keep_their_answers(name: str, optimizer: str) -> None:
     assert change(after_first_task(name), name, optimizer) < 1e-4
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sorted({name for name, _ in PAIRS}))
 def test_and_would_not_without_the_mask(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = after_first_task(name)
     monkeypatch.setattr(HAT, "filter_update", lambda self, layer, change: change)

@@ -15,7 +15,7 @@ METHODS: dict[str, tuple[type, dict[str, Any]]] = {
     "TRGP": (TRGP, {"threshold": 1.0, "eps1": 0.2}),
     "CUBER without regime 3": (CUBER, {"threshold": 1.0, "eps1": 0.2, "eps2": 1.1}),
 }
-ROUGH = {"transformer", "transformer on words", "residual block"}
+ROUGH = {"transformer", "transformer on words", "transposed cnn", "residual block"}
 """Models that see so many vectors in so few samples that the last thousandth of the energy is worth a direction."""
 
 

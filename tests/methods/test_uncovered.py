@@ -39,17 +39,16 @@ class Functional(nn.Module):
         return self.last(functional.linear(self.first(x).relu(), self.bypassed.weight).relu())
 
 
-class Words(nn.Module):
-    """An embedding that is also the last layer."""
+class Positions(nn.Module):
+    """An embedding whose weight is added as a whole, without looking anything up."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.out = nn.Embedding(8, 6), nn.Linear(6, 8, bias=False)
-        self.inner = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 6))
-        self.out.weight = self.words.weight
+        self.positions = nn.Embedding(2, 8)
+        self.inner, self.out = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 6)), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.inner(self.words(x.argmax(1))).relu())
+        return self.out(self.inner(x + self.positions.weight.sum(0)).relu())
 
 
 MODELS: dict[str, tuple[Any, set[str]]] = {
@@ -62,7 +61,7 @@ MODELS: dict[str, tuple[Any, set[str]]] = {
         lambda: nn.Sequential(nn.Linear(8, 6), nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))),
         {"1.bias", "1.parametrizations.weight.original0", "1.parametrizations.weight.original1"},
     ),
-    "tied with an embedding": (Words, {"words.weight"}),
+    "embedding read as a matrix": (Positions, {"positions.weight"}),
     "used functionally": (Functional, {"bypassed.weight"}),
 }
 models = pytest.mark.parametrize(("build", "names"), MODELS.values(), ids=MODELS.keys())

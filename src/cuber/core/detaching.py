@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from cuber.errors import CuberWarning
+from cuber.layers.attached import attached_layers
 from cuber.layers.gates import gates_of
 from cuber.layers.model import release
-from cuber.layers.protected import attached_layers
 
 if TYPE_CHECKING:
     from cuber.core.learner import Method

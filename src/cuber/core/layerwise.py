@@ -13,10 +13,12 @@ from cuber.core import batches, distributed
 from cuber.core.batches import Batch
 from cuber.core.coverage import FATES, few, warn_of_frozen
 from cuber.core.learner import Method
+from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.per_task import norm_parameters_setting, vectors
+from cuber.core.rows import HeldRows, RowMemory
 from cuber.core.settings import setting
 from cuber.errors import CuberError
-from cuber.layers import ProtectedLayer, evaluation_mode, observed, scan
+from cuber.layers import ProtectedLayer, UsedRows, evaluation_mode, observed, scan, strip
 
 
 @dataclass(eq=False, repr=False)
@@ -25,10 +27,11 @@ class LayerwiseMethod(Method):
 
     remembered: ClassVar[dict[str, Any]] = {
         "with_bias": dict[str, bool],
+        "rows": dict[str, Tensor],
         "bypassed": set[str],
         "untracked": set[str],
     }
-    in_task: ClassVar[dict[str, Any]] = {"trained": set[str]}
+    in_task: ClassVar[dict[str, Any]] = {"trained": set[str], "held_rows": dict[str, HeldRows]}
 
     norm_parameters: str = norm_parameters_setting()
     uncovered: str = setting(
@@ -41,6 +44,9 @@ class LayerwiseMethod(Method):
         super().__post_init__()
         self.layers: dict[str, ProtectedLayer] = {}
         """Layer name -> layer."""
+        self.row_memory = RowMemory()
+        """The embeddings, and the rows of them that old tasks need."""
+        self.optimizers = OptimizerHooks(self, rows=self.row_memory)
         self.uncovered_parameters: dict[str, str] = {}
         """Trained parameters that no rule covers, with the reason."""
         self.bypassed: set[str] = set()
@@ -49,6 +55,8 @@ class LayerwiseMethod(Method):
         """Modules that were not protected when the last task ended."""
         self.trained: set[str] = set()
         """Layers that the present task began to train."""
+        for module in self.model.modules():
+            strip(module)  # a copy of a model comes with the forward passes of the original's learner
         try:
             self._find_layers()
         except CuberError:
@@ -63,6 +71,24 @@ class LayerwiseMethod(Method):
     @with_bias.setter
     def with_bias(self, _: dict[str, bool]) -> None:
         """Loaded states are checked, not taken over."""
+
+    @property
+    def rows(self) -> dict[str, Tensor]:
+        """Name of an embedding -> which of its rows old tasks have used."""
+        return self.row_memory.used
+
+    @rows.setter
+    def rows(self, rows: dict[str, Tensor]) -> None:
+        self.row_memory.used = rows
+
+    @property
+    def held_rows(self) -> dict[str, HeldRows]:
+        """Name of an embedding -> these rows when the present task began."""
+        return self.row_memory.held
+
+    @held_rows.setter
+    def held_rows(self, held: dict[str, HeldRows]) -> None:
+        self.row_memory.held = held
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
         """Return the layer to protect, for one that was found in the model."""
@@ -166,7 +192,7 @@ class LayerwiseMethod(Method):
         }
         for name, layer in found.layers.items():
             if name in self.bypassed:
-                self._give_up(layer)
+                self._give_up(*layer.parameters)
             elif name not in self.layers:
                 self._adopt(name, layer)
             elif layer.modules != self.layers[name].modules:
@@ -179,24 +205,33 @@ class LayerwiseMethod(Method):
                     f"the bias of layer '{name}' was {'frozen' if layer.with_bias else 'trained'} in earlier tasks and "
                     f"is now {'trained' if layer.with_bias else 'frozen'}: set its requires_grad back"
                 )
+        for name, table in found.tables.items():
+            if name in self.bypassed:
+                self._give_up(table.parameter)
+            elif name not in self.row_memory.tables:
+                self._require_tracked(name)
+                self.row_memory.tables[name] = table
         if not self.layers:
             reasons = "; ".join(f"{name}: {why}" for name, why in found.uncovered.items()) or "nothing is trained"
             raise CuberError(f"no layer of this model can be protected ({reasons}); see cuber.layers for adding a rule")
         self._judge_uncovered()
 
     def _adopt(self, name: str, layer: ProtectedLayer) -> None:
+        self._require_tracked(name)
+        layer = self.layers[name] = self.make_layer(layer)
+        layer.attach(fused=any(isinstance(module, nn.TransformerEncoderLayer) for module in self.model.modules()))
+
+    def _require_tracked(self, name: str) -> None:
         if name in self.untracked:
             raise CuberError(
                 f"layer '{name}' was frozen while earlier tasks were learned, so what they need of it is not known: "
                 "keep it frozen, or let it train from the first task on"
             )
-        layer = self.layers[name] = self.make_layer(layer)
-        layer.attach(fused=any(isinstance(module, nn.TransformerEncoderLayer) for module in self.model.modules()))
 
-    def _give_up(self, layer: ProtectedLayer) -> None:
+    def _give_up(self, *parameters: nn.Parameter) -> None:
         """Count a weight as uncovered: it is used without calling its layer, so its inputs are not known."""
         for name, parameter in self.model.named_parameters():
-            if any(parameter is part for part in layer.parameters):
+            if any(parameter is part for part in parameters):
                 self.uncovered_parameters[name] = "used without calling its layer"
 
     def _judge_uncovered(self) -> None:
@@ -219,8 +254,12 @@ class LayerwiseMethod(Method):
             layer = self.layers.pop(name)
             layer.detach()
             self.bypassed.add(name)
-            self._give_up(layer)
+            self._give_up(*layer.parameters)
+        for name in self._bypassed_tables():
+            self.bypassed.add(name)
+            self._give_up(self.row_memory.tables.pop(name).parameter)
         self._freeze_unprotected()
+        self.row_memory.hold()
         self._judge_uncovered()
         if not reached.keys() & called:
             raise CuberError(
@@ -230,7 +269,36 @@ class LayerwiseMethod(Method):
         if self.tasks == 0:
             warn_of_frozen(self)
 
+    def _bypassed_tables(self) -> set[str]:
+        """Return the embeddings with gradients in rows that were not looked up: they are used in another way, too."""
+        memory = self.row_memory
+        tied = memory.tied_to(parameter for layer in self.layers.values() for parameter in layer.parameters)
+        tables = [table for name, table in memory.tables.items() if name not in tied and table.parameter.requires_grad]
+        bypassed: set[str] = set()
+        if not tables:
+            return bypassed
+        with evaluation_mode(self.model), torch.enable_grad(), UsedRows(tables) as used:
+            loss = self.try_loss(self.sample[0], "first batch")
+        weights = [table.parameter for table in tables]
+        gradients = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else []
+        for table, gradient in zip(tables, gradients, strict=False):
+            if gradient is not None and bool((gradient.ne(0).any(1) & ~used.rows[table.name]).any()):
+                bypassed.add(table.name)
+        return set().union(*distributed.gather(bypassed))
+
+    def observe_task(self, loader: Iterable[Batch]) -> None:
+        """Remember the rows of embeddings that the task has used: in all of its data, since each row is one input."""
+        super().observe_task(loader)
+        if not self.row_memory.tables:
+            return
+        with torch.no_grad(), evaluation_mode(self.model), UsedRows(self.row_memory.tables.values()) as used:
+            for batch in loader:
+                self.try_loss(batch, "batches")
+        self.row_memory.add(used.rows)
+
     def check_state(self, remembered: dict[str, Any]) -> None:
+        for name in remembered["rows"].keys() - self.row_memory.tables.keys():
+            raise CuberError(f"layer '{name}' is protected in this state but frozen here: unfreeze it to load")
         for name, with_bias in remembered["with_bias"].items():
             if name not in self.layers:
                 raise CuberError(f"layer '{name}' is protected in this state but frozen here: unfreeze it to load")
@@ -243,15 +311,21 @@ class LayerwiseMethod(Method):
 
     def on_state_loaded(self) -> None:
         for name in self.bypassed & self.layers.keys():
-            self._give_up(layer := self.layers.pop(name))
+            layer = self.layers.pop(name)
+            self._give_up(*layer.parameters)
             layer.detach()
+        for name in self.bypassed & self.row_memory.tables.keys():
+            self._give_up(self.row_memory.tables.pop(name).parameter)
 
     def on_task_left(self) -> None:
+        self.row_memory.release()
         if self.task is not None:
-            modules = {name for name, _ in self.model.named_modules()}
-            self.untracked = modules - self.layers.keys()
+            # Layers have the names of modules, or of parameters where a module has several weights.
+            names = {name for name, _ in [*self.model.named_modules(), *self.model.named_parameters()]}
+            self.untracked = names - self.layers.keys() - self.row_memory.tables.keys()
 
     def describe(self) -> list[str]:
         unprotected, own = self.unprotected_parameters(), self.per_task_parameters()
-        lines = [f"{name}: {FATES[self.uncovered]} ({reason})" for name, reason in unprotected.items()]
+        lines = self.row_memory.describe()
+        lines += [f"{name}: {FATES[self.uncovered]} ({reason})" for name, reason in unprotected.items()]
         return [*lines, f"kept per task: {few(own)}"] if own else lines

@@ -181,6 +181,7 @@ class Method(WithSettings):
             move(self)
         distributed.average_(self.normalization.buffers())
         distributed.check_equal(dict(self.named_parameters()), distributed.DIFFERENT_WEIGHTS)
+        self.observe_task(loader)
         self.on_task_end(loader)
         self.statistics += [self.normalization.statistics()] * self.at_once
         self.tasks += self.at_once
@@ -293,12 +294,11 @@ class Method(WithSettings):
     def on_epoch_end(self) -> None:
         """A pass over the training data has ended."""
 
-    def on_task_end(self, loader: Iterable[Batch]) -> None:
-        """A task has been learned: remember what later tasks need. Raise before anything is changed.
+    def observe_task(self, loader: Iterable[Batch]) -> None:
+        """A task has been learned: look at all of its data, before ``on_task_end``; call ``super()`` first."""
 
-        Args:
-            loader: the task's training data.
-        """
+    def on_task_end(self, loader: Iterable[Batch]) -> None:
+        """A task has been learned: remember what later tasks need of its data. Raise before anything is changed."""
 
     def show_task(self, task: int | None) -> None:
         """Let the model answer for a task, with its head and normalization statistics; call ``super()`` first.

@@ -17,6 +17,7 @@ from torch.optim import LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from cuber.core import distributed
+from cuber.core.rows import RowMemory
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers.protected import ProtectedLayer
 from cuber.subspace import full_precision
@@ -35,11 +36,15 @@ class OptimizerHooks:
     Args:
         method: whose methods are called.
         layers: whose constraints hold whatever the optimizers do.
+        rows: of embeddings, which hold whatever the optimizers do.
     """
 
-    def __init__(self, method: Method, layers: dict[str, ProtectedLayer] | None = None) -> None:
+    def __init__(
+        self, method: Method, layers: dict[str, ProtectedLayer] | None = None, rows: RowMemory | None = None
+    ) -> None:
         self._method = method
         self._layers = layers or {}
+        self._rows = rows or RowMemory()
         self.steps = 0
         """In the present task."""
         self._acts: set[str] = set()
@@ -68,9 +73,9 @@ class OptimizerHooks:
         self._acts = {name for name in ("on_step_begin", "before_step", "after_step") if self._method.overrides(name)}
         if distributed.is_active():
             self._unchecked.add(id(optimizer))
-        acts = "before_step" in self._acts or distributed.is_active()
+        acts = "before_step" in self._acts or self._rows.held or distributed.is_active()
         handles.append(optimizer.register_step_pre_hook(self._before if acts else self._warn_of_view))
-        if self._layers or "after_step" in self._acts:
+        if self._layers or self._rows.held or "after_step" in self._acts:
             handles.append(optimizer.register_step_post_hook(self._after))
         self._handles[optimizer] = handles
 
@@ -136,6 +141,7 @@ class OptimizerHooks:
                     continue
                 if not only_drifted or layer.backend.has_drifted():
                     layer.backend.restore_protected()
+        self._rows.restore()  # of weights that are embeddings too
 
     def forget_pending(self) -> None:
         """Expect all optimizers to see new gradients."""
@@ -162,6 +168,7 @@ class OptimizerHooks:
             _unscale(optimizer)
             with full_precision(_device_of(optimizer)), _minimized(optimizer):
                 self._method.before_step(optimizer)
+                self._rows.mask_gradients()
             return None
 
         # The gradients appear inside the step (LBFGS evaluates the closure many times): act there.
@@ -174,6 +181,7 @@ class OptimizerHooks:
             self.forget_pending()
             with full_precision(_device_of(optimizer)), _minimized(optimizer):
                 self._method.before_step(optimizer)
+                self._rows.mask_gradients()
                 added = self._method.added_loss(optimizer)
             if added is None or loss is None:
                 return loss
@@ -206,6 +214,7 @@ class OptimizerHooks:
                 self.restore_protected(only_drifted=not due)
             if "after_step" in self._acts:
                 self._method.after_step(optimizer)
+            self._rows.restore()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_pending": {}}  # hooks stay with the optimizers of the original

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, distributed, masks
 from cuber.core.batches import Batch
+from cuber.core.grams import sum_gram
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.masks import MaskedInputs
 from cuber.core.misuse import require_task
@@ -110,11 +111,12 @@ class PooledMethod(MaskedInputs):
         self._fell_short: set[str] = set()
         """Layers that it was said of that a sketch is too small."""
         super().__post_init__()
-        self.optimizers = OptimizerHooks(self, self.layers)
+        self.optimizers = OptimizerHooks(self, self.layers, self.row_memory)
         self._open_memory()
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
-        return ProtectedLayer(layer.name, layer.modules, layer.rule, self.backend)
+        layer.backend = BACKENDS[self.backend](layer)
+        return layer
 
     @property
     def regimes(self) -> list[dict[str, dict[int, Regime]]]:
@@ -382,30 +384,3 @@ class PooledMethod(MaskedInputs):
             for name, layer in self.layers.items()
         ]
         return lines + LayerwiseMethod.describe(self)
-
-
-def sum_gram(gram: Gram | None, total: Gram, layer: ProtectedLayer) -> Gram | None:
-    """Return the Gram matrix of a layer's inputs in all processes; None where none of them has any.
-
-    Args:
-        gram: of this process, if it has seen any.
-        total: an empty one, or an empty sketch.
-        layer: whose inputs they are.
-    """
-    if isinstance(total, Sketch):
-        for part in distributed.gather(gram.to_send() if isinstance(gram, Sketch) else None):
-            if part is not None:
-                total.merge(part)
-        return total if total.count else None
-    device = layer.parameter.device
-    count = sum(distributed.gather_count(0 if gram is None else gram.count))
-    if count < layer.dimension:  # then the vectors are fewer numbers than their sum
-        for vectors in distributed.gather(None if gram is None else gram.vectors.cpu()):
-            if vectors is not None:
-                total.add(vectors.to(device))
-        return total if total.count else None
-    none = torch.zeros(layer.dimension + 1, layer.dimension, dtype=torch.float64, device=device)
-    own = none if gram is None else torch.cat([gram.matrix, torch.as_tensor(gram.sum).unsqueeze(0)])
-    matrix, sums = distributed.sum_tensors([own])[0].split([layer.dimension, 1])
-    precision = max(distributed.gather(0.0 if gram is None else gram.precision))
-    return Gram.of(matrix, sums[0], count, precision)

@@ -5,7 +5,9 @@ Besides, what a learner changes in a model as a whole: frozen parameters (``mode
 A new layer type is one file here: a subclass of :class:`Rule` under :func:`register`, imported below.
 """
 
-from cuber.layers import convolution, linear
+from cuber.layers import attention, convolution, linear, recurrent
+from cuber.layers.attached import strip
+from cuber.layers.composite import CompositeRule, Part, Weights
 from cuber.layers.gates import Gate, Wiring, find_gated_modules, strip_gates
 from cuber.layers.model import Freezer, claim, evaluation_mode, release
 from cuber.layers.normalization import (
@@ -19,18 +21,25 @@ from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_
 from cuber.layers.protected import BACKENDS, ProtectedLayer, observed
 from cuber.layers.rule import RULES, Rule, register
 from cuber.layers.scan import scan
+from cuber.layers.table import Table, UsedRows
 
 __all__ = [
     "BACKENDS",
     "RULES",
+    "CompositeRule",
     "Freezer",
     "Gate",
     "Normalization",
+    "Part",
     "ProtectedLayer",
     "Rule",
     "Statistics",
+    "Table",
     "Use",
+    "UsedRows",
+    "Weights",
     "Wiring",
+    "attention",
     "claim",
     "constant_statistics",
     "convolution",
@@ -40,10 +49,12 @@ __all__ = [
     "linear",
     "normalized_by_batch",
     "observed",
+    "recurrent",
     "register",
     "release",
     "sample_gradients",
     "scan",
+    "strip",
     "strip_gates",
     "sum_of_squares",
     "uses_of",

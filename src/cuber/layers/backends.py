@@ -60,8 +60,7 @@ class PlainBackend:
         layer = self.layer
         if layer.scaling is None:
             return type(module).forward(module, x)
-        weight, *bias = layer.split(self.effective_weight(module))
-        return layer.rule.apply(module, x, weight, bias[0] if bias else layer.bias)
+        return layer.rule.apply(module, x, *layer.effective(module))
 
     def effective_weight(self, module: nn.Module) -> Tensor:
         """Return ``W~``. While the task trains, its scalings read ``W B`` as a constant along protected columns."""
@@ -212,7 +211,10 @@ class FastBackend(PlainBackend):
         return y if x.dim() == 2 else y.unflatten(0, x.shape[:-1])
 
     def _linear(self, rows: Tensor) -> Tensor:
-        return functional.linear(rows, self.layer.parameter, self.layer.bias)
+        return functional.linear(rows, self._weight(), self.layer.bias)
+
+    def _weight(self) -> Tensor:
+        return self.layer.rule.matrix(self.layer.modules[0], self.layer.parameter)
 
     def _scaled(self, module: nn.Module, rows: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return ``W~ x``, and the input vectors that W itself is multiplied with, their last entry apart."""
@@ -236,7 +238,7 @@ class FastBackend(PlainBackend):
             moved = scaled if scaling.left is None else scaled @ scaling.left.mT
         seen = torch.addmm(rows, moved, columns[: rows.shape[1]].mT)
         ones = 1 + moved @ columns[-1] if with_bias else None
-        y = functional.linear(seen, layer.parameter, layer.bias if ones is None else None)
+        y = functional.linear(seen, self._weight(), layer.bias if ones is None else None)
         if ones is not None:
             y = torch.addcmul(y, ones.unsqueeze(1), layer.bias)  # type: ignore[arg-type]
         return (y if constant is None else constant(y)), seen, ones
@@ -281,7 +283,7 @@ class FastBackend(PlainBackend):
     def _project_whole(self, constraint: Constraint) -> None:
         """Project the gradient itself, in place where it lies in memory as a matrix."""
         layer, (gradient, *bias) = self.layer, self.layer.gradients()
-        matrix = layer.rule.matrix(gradient)
+        matrix = layer.rule.matrix(layer.modules[0], gradient)
         if bias or matrix.data_ptr() != gradient.data_ptr():
             layer.set_gradient(constraint.projector.outside(layer.gradient()))
         else:
@@ -353,7 +355,7 @@ class FastBackend(PlainBackend):
 
     def _times(self, tensors: list[Tensor] | list[nn.Parameter], vector: Tensor) -> Tensor:
         """Return ``layer.join(tensors) @ vector``."""
-        weight = self.layer.rule.matrix(tensors[0].detach())
+        weight = self.layer.rule.matrix(self.layer.modules[0], tensors[0].detach())
         vector = vector if vector.dtype == weight.dtype else vector.to(weight)
         if not self.layer.with_bias:
             return weight.mv(vector)
@@ -362,10 +364,10 @@ class FastBackend(PlainBackend):
     def _add_product_to_gradient(self, left: Tensor, right: Tensor, scale: float) -> None:
         """Add ``scale * left @ right`` to the gradient, without a matrix as large as it where that is possible."""
         layer, (weight, *bias) = self.layer, self.layer.gradients()
-        matrix, inputs = layer.rule.matrix(weight), right[:, : layer.dimension - layer.with_bias]
+        matrix, inputs = layer.rule.matrix(layer.modules[0], weight), right[:, : layer.dimension - layer.with_bias]
         if matrix.data_ptr() == weight.data_ptr() and matrix.dtype == left.dtype == right.dtype:
             matrix.addmm_(left, inputs, alpha=scale)
         else:
-            weight += scale * layer.rule.weight((left @ inputs.to(left)).to(weight), weight)
+            weight += scale * layer.rule.weight(layer.modules[0], (left @ inputs.to(left)).to(weight), weight)
         for gradient in bias:
             gradient += scale * (left @ right[:, -1].to(left))

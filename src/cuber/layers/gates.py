@@ -80,6 +80,7 @@ def find_gated_modules(model: nn.Module, layers: Iterable[ProtectedLayer], run: 
     Returns:
         Name of each layer that ``run`` calls, the last one last -> the modules whose outputs its gate multiplies.
     """
+    layers = [layer for layer in layers if layer.rule.whole]  # of parts of a module, the outputs are not known
     calls: dict[ProtectedLayer, int] = {}
     outputs: dict[int, tuple[ProtectedLayer, Tensor]] = {}
     readers: dict[nn.Module, list[ProtectedLayer | None]] = {}

@@ -28,3 +28,20 @@ class LinearRule(Rule):
     @staticmethod
     def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight, bias)
+
+
+@register("transformers.pytorch_utils.Conv1D")
+class TransposedLinearRule(LinearRule):
+    """The linear layer of GPT-2 in Hugging Face's transformers: its weight is in x out."""
+
+    @staticmethod
+    def matrix(layer: nn.Module, weight: Tensor) -> Tensor:
+        return weight.mT
+
+    @staticmethod
+    def weight(layer: nn.Module, matrix: Tensor, like: Tensor) -> Tensor:
+        return matrix.mT
+
+    @staticmethod
+    def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.linear(x, weight.mT, bias)

@@ -59,7 +59,8 @@ def uses_of(layers: Iterable[ProtectedLayer], loss: Callable[[], Tensor], sample
         layer: ProtectedLayer, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor
     ) -> None:
         if output.requires_grad:
-            calls.append((layer, module, (arguments[0] if arguments else named["input"]).detach()))
+            module, x = layer.rule.bind(module, *arguments, **named)
+            calls.append((layer, module, x.detach()))
             edges.append(get_gradient_edge(output))  # an activation may overwrite the output itself
 
     with ExitStack() as hooks:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from cuber.layers.attached import attached_layers, strip
 from cuber.layers.gates import gates_of, strip_gates
 from cuber.layers.model import forget_frozen
 from cuber.layers.normalization import BatchStatistics
-from cuber.layers.protected import attached_layers, strip
 from cuber.subspace import in_float64
 
 
@@ -17,6 +17,7 @@ def make_plain(model: nn.Module) -> None:
     """Change a copy of a model so that it computes, in evaluation mode, what it computes now, with torch alone."""
     for layer in attached_layers(model):
         if layer.scaling is not None:  # all other weights keep their bits
+            layer.untie(model)
             layer.set_matrix(layer.effective_matrix())
             layer.scaling = None
     _bake_gates(model)

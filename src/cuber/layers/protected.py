@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cuber.errors import CuberError
+from cuber.layers.attached import Attached, AttachedParts, strip
 from cuber.layers.backends import FastBackend, PlainBackend
 from cuber.layers.rule import Rule
 from cuber.subspace import Constraint, Scaling, in_float64
@@ -31,14 +32,28 @@ class ProtectedLayer:
         modules: all modules with this weight.
         rule: how their type computes.
         backend: "fast", or "plain" for formulas without shortcuts.
+        weight: the name of the weight in the modules.
+        bias: the name of its bias there; None: it has none of its own.
+        hosts: for each module, the one whose forward pass computes the layer (default: the module itself).
     """
 
-    def __init__(self, name: str, modules: list[nn.Module], rule: type[Rule], backend: str = "fast") -> None:
+    def __init__(
+        self,
+        name: str,
+        modules: list[nn.Module],
+        rule: type[Rule],
+        backend: str = "fast",
+        weight: str = "weight",
+        bias: str | None = "bias",
+        hosts: list[nn.Module] | None = None,
+    ) -> None:
         self.name = name
         self.modules = modules
         self.rule = rule
+        self.hosts = modules if hosts is None else hosts
+        self._weight_name, self._bias_name = weight, bias
         self.with_bias = self.bias is not None and self.bias.requires_grad
-        self.outputs, dimension = rule.matrix(self.parameter).shape
+        self.outputs, dimension = rule.matrix(modules[0], self.parameter).shape
         self.dimension = dimension + self.with_bias
         """d, one more with a bias."""
         self._scaling: Scaling | None = None
@@ -84,11 +99,11 @@ class ProtectedLayer:
 
     @property
     def parameter(self) -> nn.Parameter:
-        return self._own("weight")  # type: ignore[return-value]
+        return self._own(self._weight_name)  # type: ignore[return-value]
 
     @property
     def bias(self) -> nn.Parameter | None:
-        return self._own("bias")
+        return None if self._bias_name is None else self._own(self._bias_name)
 
     def _own(self, name: str) -> nn.Parameter | None:
         # Read many times in a step; attributes of a module take ten times as long to look up as its parameters.
@@ -147,6 +162,14 @@ class ProtectedLayer:
         read = weight @ basis if scaling.left is None else weight @ basis @ in_float64(scaling.left)
         return weight + read @ applied @ basis.mT
 
+    def untie(self, model: nn.Module) -> None:
+        """Give the layer a copy of its weight if other modules have the same one, such as embeddings."""
+        others = [module for module in model.modules() if module not in self.modules]
+        if any(parameter is self.parameter for module in others for parameter in module._parameters.values()):
+            own = nn.Parameter(self.parameter.detach().clone(), requires_grad=self.parameter.requires_grad)
+            for module in self.modules:
+                setattr(module, self._weight_name, own)
+
     @torch.no_grad()
     def scale_outputs(self, factors: Tensor) -> None:
         """Multiply each output unit by a factor: the rows of the weight, and the bias, trained or not."""
@@ -155,7 +178,7 @@ class ProtectedLayer:
             scaled = (in_float64(self.bias) * in_float64(factors)).to(self.bias)
             bias = nn.Parameter(scaled, requires_grad=self.bias.requires_grad)
             for module in self.modules:
-                module.bias = bias
+                setattr(module, str(self._bias_name), bias)
 
     def gradients(self) -> list[Tensor]:
         """Return the ``.grad`` of each parameter, which is 0 where there was none."""
@@ -182,14 +205,14 @@ class ProtectedLayer:
 
     def join(self, tensors: list[Tensor]) -> Tensor:
         """Return a tensor for each of ``parameters`` (gradients, say) as one out x d matrix."""
-        matrix = self.rule.matrix(tensors[0])
+        matrix = self.rule.matrix(self.modules[0], tensors[0])
         return torch.cat([matrix, tensors[1].unsqueeze(1)], dim=1) if self.with_bias else matrix
 
     def split(self, matrix: Tensor) -> list[Tensor]:
         """Invert ``join``."""
         if not self.with_bias:
-            return [self.rule.weight(matrix, self.parameter)]
-        return [self.rule.weight(matrix[:, :-1], self.parameter), matrix[:, -1]]
+            return [self.rule.weight(self.modules[0], matrix, self.parameter)]
+        return [self.rule.weight(self.modules[0], matrix[:, :-1], self.parameter), matrix[:, -1]]
 
     # Its inputs
 
@@ -205,28 +228,42 @@ class ProtectedLayer:
         self._move_scaling()
         return self.backend.forward(module, x)
 
+    def effective(self, module: nn.Module) -> tuple[Tensor, Tensor | None]:
+        """Return the effective weight and bias, differentiable."""
+        if self._scaling is None:
+            return self.parameter, self.bias
+        self._move_scaling()
+        weight, *bias = self.split(self.backend.effective_weight(module))
+        return weight, bias[0] if bias else self.bias
+
     def _move_scaling(self) -> None:
         if self._scaling is not None and not self._scaling.fits(self.parameter):
             self._scaling.move(self.parameter)  # the model was moved
             self.backend.on_scaling_changed()
 
     def attach(self, *, fused: bool = False) -> None:
-        """Replace the forward pass of the layer's modules.
+        """Replace the forward pass of the layer's modules, or of those that they are parts of.
 
         Args:
             fused: whether the model has modules whose fused kernels would skip the forward pass of their layers.
         """
-        for module in self.modules:
-            strip(module)  # a copy of a model comes with the forward pass of the original's learner
-            attached = Attached(self, module)
-            module.forward = attached
-            if fused:  # torch does not use its fused kernels where a module has a hook
-                module.register_forward_pre_hook(attached.no_op)
+        for module, host in zip(self.modules, self.hosts, strict=True):
+            attached: Attached | AttachedParts
+            if self.rule.whole:
+                strip(module)  # a copy of a model comes with the forward pass of the original's learner
+                module.forward = attached = Attached(self, module)
+            else:
+                attached = AttachedParts.on(host)
+                attached.add(self, module, self._weight_name)
+            if fused:
+                attached.block_fused(host)
 
     def detach(self) -> None:
         """Restore the modules' own forward pass."""
-        for module in self.modules:
-            strip(module)
+        for host in self.hosts:
+            attached = host.__dict__.get("forward")
+            if not isinstance(attached, AttachedParts) or attached.remove(self):
+                strip(host)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of the model computes the same, but is not constrained or observed.
@@ -241,42 +278,6 @@ class ProtectedLayer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.backend = state["backend"](self)
-
-
-class Attached:
-    """The ``forward`` of one module while its layer is protected; copied and saved with the model."""
-
-    def __init__(self, layer: ProtectedLayer, module: nn.Module) -> None:
-        self.layer = layer
-        self.module = module
-
-    def __call__(self, input: Tensor) -> Tensor:
-        if torch.jit.is_tracing() or torch.compiler.is_exporting():
-            raise CuberError(
-                f"layer '{self.layer.name}' has a learner, which decides for which task it computes: a trace would fix "
-                "that; trace or export what learner.export(task) returns, a plain module"
-            )
-        if self.layer.observer is not None:
-            self.layer.observer(self.layer, self.module, input.detach())
-        return self.layer.forward(self.module, input)
-
-    def no_op(self, *_: Any) -> None:
-        """A hook that does nothing."""
-
-
-def attached_layers(model: nn.Module) -> list[ProtectedLayer]:
-    """Return the layers whose forward pass a learner has replaced; those of a copied model are copies too."""
-    forwards = [module.__dict__.get("forward") for module in model.modules()]
-    return list(dict.fromkeys(forward.layer for forward in forwards if isinstance(forward, Attached)))
-
-
-def strip(module: nn.Module) -> None:
-    """Remove what a learner has left on a module, also on a copy of it."""
-    if isinstance(module.__dict__.get("forward"), Attached):
-        del module.__dict__["forward"]
-    for key, hook in list(module._forward_pre_hooks.items()):
-        if isinstance(getattr(hook, "__self__", None), Attached):
-            del module._forward_pre_hooks[key]
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""Rules, which describe a type of layer as a matrix that acts on vectors."""
+"""Rules, which describe a type of layer as a matrix that acts on vectors, and their registry."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -20,6 +20,8 @@ class Rule(ABC):
     """Methods that compute the output: the rule does not hold for a subclass of the layer that overrides any."""
     multiplies = False
     """Whether the layer is a product with the last dimension and nothing else, so that inputs can be scaled instead."""
+    whole = True
+    """Whether the module computes this layer and nothing else, so that the module's output is the layer's."""
 
     @staticmethod
     @abstractmethod
@@ -32,6 +34,15 @@ class Rule(ABC):
         """Return the layer's output with another weight and bias than its own."""
 
     @staticmethod
+    def bind(layer: nn.Module, *arguments: Any, **named: Any) -> tuple[nn.Module, Tensor]:
+        """Return layer and input for the arguments of a call of the layer: here the input alone, by any name.
+
+        Where further arguments are options of what the layer computes, return a copy of it with these options.
+        """
+        (x,) = (*arguments, *named.values())
+        return layer, x
+
+    @staticmethod
     def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:
         """Return the output, or its gradient, with one row for each row of ``vectors``; None where that is not known.
 
@@ -40,13 +51,13 @@ class Rule(ABC):
         return None
 
     @staticmethod
-    def matrix(weight: Tensor) -> Tensor:
+    def matrix(layer: nn.Module, weight: Tensor) -> Tensor:
         """Return the weight as out x d."""
         return weight.flatten(1)
 
     @staticmethod
-    def weight(matrix: Tensor, like: Tensor) -> Tensor:
-        """Invert ``matrix``."""
+    def weight(layer: nn.Module, matrix: Tensor, like: Tensor) -> Tensor:
+        """Invert ``matrix``: return a tensor of the shape of ``like``, the layer's weight."""
         return matrix.reshape(like.shape)
 
     @staticmethod
@@ -55,24 +66,45 @@ class Rule(ABC):
         return cast(Tensor, layer.weight).dim() - 2
 
 
-RULES: dict[type[nn.Module], type[Rule]] = {}
+def variant(module: nn.Module, **attributes: Any) -> Any:
+    """Return a module that shares everything with another, except for some attributes."""
+    other = object.__new__(type(module))
+    other.__dict__.update(module.__dict__)
+    other.__dict__.update(attributes)
+    return other
 
 
-def register(*layer_types: type[nn.Module]) -> Callable[[type[Rule]], type[Rule]]:
-    """Class decorator: register a rule for layer types."""
+RULES: dict[type[nn.Module] | str, Any] = {}
+"""Layer type, or its full name -> its rule."""
 
-    def enter(rule: type[Rule]) -> type[Rule]:
+
+def register(*layer_types: type[nn.Module] | str) -> Callable[[type[Any]], type[Any]]:
+    """Class decorator: register a rule for layer types.
+
+    Args:
+        layer_types: classes, or the full names of classes in packages that need not be installed, such as
+            ``"transformers.pytorch_utils.Conv1D"``.
+    """
+
+    def enter(rule: type[Any]) -> type[Any]:
         RULES.update(dict.fromkeys(layer_types, rule))
         return rule
 
     return enter
 
 
-def rule_for(module: nn.Module) -> type[Rule] | None:
-    """Return the rule of a module's type, or of a base class that computes the same."""
-    for layer_type, rule in RULES.items():
-        if isinstance(module, layer_type) and all(
-            getattr(type(module), method) is getattr(layer_type, method) for method in rule.computed_by
-        ):
-            return rule
-    return None
+def registered_type(module: nn.Module) -> tuple[type[nn.Module], Any] | tuple[None, None]:
+    """Return the nearest class of a module that has a rule, and the rule."""
+    for cls in type(module).__mro__:
+        rule = RULES.get(cls) or RULES.get(f"{cls.__module__}.{cls.__qualname__}")
+        if rule is not None:
+            return cls, rule
+    return None, None
+
+
+def rule_for(module: nn.Module) -> Any:
+    """Return the rule of a module's type, or of a base class that computes the same; None: there is none."""
+    layer_type, rule = registered_type(module)
+    if rule is None or any(getattr(type(module), m) is not getattr(layer_type, m) for m in rule.computed_by):
+        return None
+    return rule

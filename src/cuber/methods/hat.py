@@ -160,7 +160,7 @@ class HAT(FilteredUpdates):
     def _place_gates(self) -> list[str]:
         """Return the layers with gates that the present task reaches; make the gates of those reached first."""
         places = find_gated_modules(self.model, self.layers.values(), self._small_pass())
-        if not heads_of(self.model):
+        if places and not heads_of(self.model):
             places.popitem()  # the output layer
         names = {module: name for name, module in self.model.named_modules()}
         self.gated_modules = {layer: [names[m] for m in places[layer]] for layer in places} | self.gated_modules
