@@ -101,7 +101,7 @@ def test_list_names_everything(cuber):
     for setting in ("eps1", "eps2", "lam", "threshold", "samples", "uncovered"):
         assert re.search(rf"^    {setting} +\S+ +\S+", out, re.MULTILINE)
     assert "and those of trgp" in out
-    assert "must hold; above 0.999 it counts as 0.999" in " ".join(out.split())
+    assert "must hold (1: all but rounding)" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
 
 

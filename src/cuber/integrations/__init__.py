@@ -45,4 +45,5 @@ def resume(learner: Method, state: dict[str, Any], loss_fn: LossFunction | None 
             f"the checkpoint was saved after task {state['tasks'] - 1} had ended: nothing is left to resume"
         )
     learner.load_state_dict(state)
+    learner.expected_weights = {}  # the framework loads the model's own weights from the same checkpoint, maybe later
     learner.resume_task(loss_fn)

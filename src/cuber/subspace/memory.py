@@ -99,7 +99,7 @@ class Pool:
         known = gram.along(self.basis)
         residual = gram.residual(self.basis)
         energies, order = torch.cat([known, residual.energies]).sort(descending=True, stable=True)
-        goal = energies.new_tensor(threshold * gram.energy)
+        goal = torch.tensor(threshold * gram.energy, dtype=energies.dtype).to(energies.device)
         enough = int(torch.searchsorted(energies.cumsum(0), goal)) + 1
         chosen = order[:enough]
         taken = torch.zeros(self.size, dtype=torch.bool, device=self.owners.device)
