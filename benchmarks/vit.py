@@ -1,6 +1,6 @@
 """Forgetting of a small vision transformer with AdamW. The table of docs/transformers.md.
 
-    python -m benchmarks.vit [--methods GPM,CUBER] [--seeds 5] [--set threshold=0.99 ...]
+    python -m benchmarks.vit [--methods GPM,CUBER] [--seeds 0-4] [--set threshold=0.99 ...]
 
 Five tasks of two digits each (scikit-learn's digits, 8 x 8; the order of the digits is the seed's), 20 epochs of AdamW
 each, one head per task. A row has the final accuracy, the backward transfer, and the accuracy of each task when it was
@@ -98,16 +98,18 @@ def learn(kind: type[cuber.Method], seed: int, settings: dict[str, object]) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=METHODS)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", default="0-4", help="first and last")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the methods, but FineTune's")
     arguments = parser.parse_args()
+    first, last = map(int, arguments.seeds.split("-"))
     settings = {name: read_value(text) for name, text in parse_settings(arguments.set).items()}
     torch.set_num_threads(1)
     plain = None
     print("| method | ACC | BWT | when learned | time |\n|---|---|---|---|---|")
     for name in arguments.methods.split(","):
         kind = getattr(cuber, name)
-        rows = [learn(kind, seed, {} if kind is cuber.FineTune else settings) for seed in range(arguments.seeds)]
+        used = {} if kind is cuber.FineTune else settings
+        rows = [learn(kind, seed, used) for seed in range(first, last + 1)]
         final, transfer, learned, seconds = zip(*rows, strict=True)
         plain = sum(seconds) if kind is cuber.FineTune else plain
         spread = statistics.stdev(transfer) / len(transfer) ** 0.5 if len(transfer) > 1 else 0.0

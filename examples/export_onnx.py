@@ -58,7 +58,7 @@ def main() -> None:
         print(f"task {number}: learned the digits {CLASSES[number]}")
 
     plain = learner.export(0)
-    print(f"export(0): a {type(plain).__module__}.{type(plain).__name__} without a trace of cuber")
+    print(f"export(0): a {type(plain).__module__}.{type(plain).__name__} that does not depend on cuber")
 
     x, y = tasks[0].tensors
     model.eval()

@@ -30,7 +30,7 @@ learner = cuber.CUBER(model)
 
 def accuracy(task: int) -> float:
     x, y = tasks[task][1].tensors
-    with learner.as_task(task), torch.no_grad():  # the model as it answers for this task
+    with learner.as_task(task), torch.no_grad():  # the output for this task
         return 100 * float((model(x).argmax(1) == y).float().mean())
 
 

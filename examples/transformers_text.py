@@ -53,8 +53,7 @@ transformers.logging.set_verbosity_error()
 size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 config = transformers.BertConfig(vocab_size=len(NUMBERS), max_position_embeddings=16, **size)
 model = transformers.BertForSequenceClassification(config)
-# Embeddings and layer normalization are shared by all tasks here, and each task brings words of its own.
-learner = cuber.CUBER(model, uncovered="train")
+learner = cuber.CUBER(model)
 
 
 @torch.no_grad()

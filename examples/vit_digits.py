@@ -36,13 +36,20 @@ def task_of(pair: tuple[int, int]) -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(x[~test], y[~test]), TensorDataset(x[test], y[test])
 
 
+def accuracy(learner: cuber.Method, task: int) -> float:
+    x, y = tasks[task][1].tensors
+    with learner.as_task(task) as network, torch.no_grad():
+        return 100 * float((network(x).argmax(1) == y).float().mean())
+
+
 tasks = [task_of(pair) for pair in PAIRS]
 print(f"test accuracy in percent for the digits {', '.join(f'{one}/{other}' for one, other in PAIRS)}")
 for kind in (cuber.FineTune, cuber.SoftCUBER):
     torch.manual_seed(0)
     model = cuber.MultiHead(ViT(), 32, [2] * len(tasks))
     learner = kind(model)
-    for train, _ in tasks:
+    learned = []
+    for task, (train, _) in enumerate(tasks):
         loader = DataLoader(train, batch_size=32, shuffle=True)
         learner.begin_task(loader, cross_entropy)
         optimizer = learner.wrap(torch.optim.AdamW(learner.parameters(), lr=2e-3))
@@ -53,10 +60,8 @@ for kind in (cuber.FineTune, cuber.SoftCUBER):
                 optimizer.step()
             learner.end_epoch()
         learner.end_task(loader)
-    row = []
-    for task, (_, test) in enumerate(tasks):
-        x, y = test.tensors
-        with learner.as_task(task), torch.no_grad():
-            row.append(100 * float((model(x).argmax(1) == y).float().mean()))
-    print(f"{kind.__name__:10}" + "".join(f"{value:8.1f}" for value in row))
+        learned.append(accuracy(learner, task))
+    final = [accuracy(learner, task) for task in range(len(tasks))]
+    for when, row in (("when learned", learned), ("in the end", final)):
+        print(f"{kind.__name__:10}{when:14}" + "".join(f"{value:8.1f}" for value in row))
 print(learner)

@@ -1,8 +1,7 @@
 """SoftCUBER: a second-order memory of old losses instead of subspaces that nothing may enter.
 
-Each layer remembers the sum of all old losses to second order, ``<g, D> + 1/2 tr(D H D')`` after a displacement D
-(subspace/quadratic.py). A new task reuses the nearest old ones by scalings, as in TRGP, and descends on its own loss
-and that model together:
+Each layer remembers the sum of all old losses to second order, ``<g, D> + 1/2 tr(D H D')`` after a displacement D. A
+new task reuses old ones by scalings, as in TRGP, and descends on its own loss and that model together:
 
     W <- W - lr * (grad L_t + old * (g + D H)) P,    P = (I + H / lam)^-1
 
@@ -28,12 +27,12 @@ from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.settings import setting
 from cuber.core.update_filter import FilteredUpdates
-from cuber.layers import ProtectedLayer
+from cuber.layers import ProtectedLayer, has_layer_norm
 from cuber.methods.cuber import SubspaceMethod
 from cuber.subspace import Constraint, QuadraticModel
 
-DAMPING = 0.1
-"""Share of lam below which the curvature of old losses is too small to follow their gradient."""
+DAMPING = 0.1  # share of lam below which the curvature of old losses is too small to follow their gradient
+WITH_LAYER_NORM = 10.0  # factor of the curvature in models with layer norm, which react to changes more strongly
 
 
 @dataclass(eq=False, repr=False)
@@ -136,7 +135,8 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
             moments[name] = self.scalings[name].read_moments(moments[name])
         SubspaceMethod.on_task_end(self, loader)
         self.predictions.append(float(self.predicted_change()))
-        curvature = self.curvature * len(self.layers)  # changes of several layers add up: (sum r)^2 <= n sum r^2
+        # Changes of several layers add up: (sum r)^2 <= n sum r^2.
+        curvature = self.curvature * len(self.layers) * (WITH_LAYER_NORM if has_layer_norm(self.model) else 1)
         for name, layer in self.layers.items():
             if name in self.models:
                 self.models[name].move(self.moved(layer))
