@@ -89,14 +89,13 @@ class StatefulLoader:
 
 def trainer_of(learner: Method, task: int, folder: Path, *callbacks: Any, **options: Any) -> Any:
     return lightning.Trainer(
-        max_epochs=EPOCHS,
         callbacks=[ContinualCallback(learner, loader_of(task), loss_fn), *callbacks],
         default_root_dir=folder,
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **{"enable_checkpointing": False, **options},
+        **{"enable_checkpointing": False, "max_epochs": EPOCHS, **options},
     )
 
 
@@ -130,6 +129,34 @@ def test_stopped_in_mid_task_and_resumed_the_same_bits(method: str, step: int, t
     trainer_of(resumed, 1, tmp_path).fit(Module(resumed.model), StatefulLoader(1), ckpt_path=checkpoint)
     assert resumed.tasks == 2
     learn(resumed, tmp_path, range(2, TASKS))
+    assert same_bits(resumed.model, whole.model)
+    assert same_answers(resumed, whole)
+
+
+@pytest.mark.parametrize("step", [4, 8, 12])
+@pytest.mark.parametrize("make_loader", [loader_of, StatefulLoader])
+def test_saved_at_the_last_step_of_an_epoch_and_resumed_each_epoch_ends_once(
+    make_loader: Any, step: int, tmp_path: Path
+) -> None:
+    make, epochs = METHODS["CUBER"], 3
+
+    def fit(learner: Any, saving: Any = None, **options: Any) -> tuple[Any, list[int]]:
+        """The learner, and the steps after which it was told that an epoch ended."""
+        trainer = trainer_of(
+            learner, 1, tmp_path, *([saving] if saving else []), max_epochs=epochs, enable_checkpointing=bool(saving)
+        )
+        ends, end_epoch = [], learner.end_epoch
+        learner.end_epoch = lambda: (ends.append(learner.steps), end_epoch())
+        trainer.fit(Module(learner.model), make_loader(1), **options)
+        return learner, ends
+
+    saving = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)
+    whole, ends = fit(learn(make(mlp()), tmp_path, range(1)), saving)
+    (checkpoint,) = tmp_path.glob(f"*step={step}.ckpt")
+    resumed, later_ends = fit(make(mlp(seed=1)), ckpt_path=checkpoint)
+    assert ends == [4, 8, 12]
+    assert later_ends == [end for end in ends if end >= step]  # it is saved before the epoch ends
+    assert resumed.tasks == 2
     assert same_bits(resumed.model, whole.model)
     assert same_answers(resumed, whole)
 

@@ -54,8 +54,9 @@ class ContinualCallback(Callback):
             raise CuberError(f"task {self.learner.task} has begun already: resume it with ckpt_path=")
         wrap(self.learner, trainer.optimizers)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        if self.learner.epoch < trainer.current_epoch:  # saved after the last step of an epoch, before its end
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """End the epoch of a checkpoint of its last step, after which Lightning goes on with the next epoch."""
+        if self.learner.epoch < trainer.current_epoch:
             self.learner.end_epoch()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
