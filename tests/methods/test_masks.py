@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections import UserDict
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,15 +198,58 @@ def test_the_attention_mask_is_found_by_name() -> None:
         assert attention_mask(batch) is None
 
 
-def test_the_attention_mask_of_an_encoder_says_nothing_about_its_decoder() -> None:
+class Wrapped(nn.Module):
+    """A model that holds another, as users write them around pretrained models."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **inputs: Tensor) -> Any:
+        return self.inner(**inputs)
+
+
+def t5() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=20, d_model=8, d_kv=4, d_ff=12, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
+SEQUENCE_TO_SEQUENCE: dict[str, Callable[[], nn.Module]] = {
+    "T5": t5,
+    "nn.Transformer": lambda: nn.Transformer(8, 2, 1, 1, 12, batch_first=True),
+    "nn.TransformerDecoder": lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 12), 1),
+    "nn.TransformerDecoderLayer": lambda: nn.TransformerDecoderLayer(8, 2, 12),
+}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("name", SEQUENCE_TO_SEQUENCE)
+def test_the_attention_mask_of_an_encoder_says_nothing_about_its_decoder(name: str, wrapped: bool) -> None:
     batch = {"attention_mask": torch.tensor([[1, 0]])}
-    model = nn.Sequential(nn.Linear(2, 2))
-    learner = cuber.GPM(model)
-    assert learner.real_positions(batch) is not None
-    model.config = SimpleNamespace(is_encoder_decoder=True)  # type: ignore[assignment]
+    model = SEQUENCE_TO_SEQUENCE[name]()
+    learner = cuber.GPM(Wrapped(model) if wrapped else model)
     assert learner.real_positions(batch) is None
     learner.mask = lambda batch: batch["attention_mask"]
     assert learner.real_positions(batch) is not None
+
+
+@pytest.mark.parametrize("name", ["BERT", "GPT-2"])
+def test_the_attention_mask_counts_in_a_wrapped_model_of_one_sequence(name: str) -> None:
+    learner = cuber.GPM(Wrapped(made(name)))
+    assert learner.real_positions({"attention_mask": torch.tensor([[1, 0]])}) is not None
+
+
+def test_all_inputs_of_a_wrapped_decoder_are_remembered() -> None:
+    torch.manual_seed(0)
+    model = Wrapped(t5())
+    ids, labels = torch.randint(1, 20, (2, 3, 5))
+    padded = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0, 0, 0]] * 3), "labels": labels}
+    learner = cuber.GPM(model, forward=loss_of)
+    layer = "inner.decoder.block.0.layer.0.SelfAttention.q"
+    assert learner.input_grams([padded])[layer].count == labels.numel()
 
 
 @pytest.mark.parametrize(
@@ -218,6 +260,7 @@ def test_the_attention_mask_of_an_encoder_says_nothing_about_its_decoder() -> No
         (torch.ones(12, 1, 7, 7), r"has shape \(12, 1, 7, 7\) in a batch"),
         ([[1, 1, 0]], "it is a list"),
         (torch.tensor([0.0, -torch.inf]).repeat(12, 4), "has values other than 0 and 1"),
+        (torch.tensor([0, -10000]).repeat(12, 4), "has values other than 0 and 1"),
         (torch.zeros(12, 7), "mask calls every position padding.*key_padding_mask is the opposite"),
     ],
 )

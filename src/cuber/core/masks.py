@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from cuber.core import batches
@@ -72,14 +72,18 @@ class MaskedInputs(LayerwiseMethod):
             raise _wrong(f"is a {type(mask).__name__}")
         if mask.dim() != 2 or len(mask) != batches.size(batch):
             raise _wrong(f"has shape {tuple(mask.shape)} in a batch of {batches.size(batch)} samples")
-        if mask.is_complex() or (mask.is_floating_point() and not bool((mask >= 0).all())):
-            raise _wrong("has values other than 0 and 1")  # such as -inf, to be added to attention scores
+        if mask.is_complex() or not bool((mask >= 0).all()):
+            raise _wrong("has values other than 0 and 1")  # such as -10000 or -inf, to be added to attention scores
         return mask.detach().bool()
 
     @property
     def _has_decoder(self) -> bool:
         """Whether the model has a second sequence, which ``attention_mask`` is not about."""
-        return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+        return any(
+            isinstance(module, nn.TransformerDecoder | nn.TransformerDecoderLayer)
+            or getattr(getattr(module, "config", None), "is_encoder_decoder", False)
+            for module in self.model.modules()
+        )
 
 
 def _wrong(what: str) -> CuberError:
