@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -160,6 +161,13 @@ def test_a_mean_over_batches_counts_each_sample_once() -> None:
         whole = float(functional.mse_loss(model(stream[0].test.x), stream[0].test.y))
     for size in (50, 16, 7):
         assert evaluate(model, stream[0].test, size, metric=MSE).accuracy == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [torch.tensor(100, dtype=torch.int8), torch.tensor(5000.0).half(), np.int8(100)])
+def test_a_metric_of_a_narrow_dtype_is_averaged_without_overflow(value: Any) -> None:
+    stream = regression()
+    metric = Metric(lambda output, y: value, higher_is_better=True, name="constant")
+    assert evaluate(model_for(stream), stream[0].test, 50, metric=metric).accuracy == pytest.approx(float(value))
 
 
 def test_a_torchmetrics_object_sees_all_batches_of_a_split() -> None:
@@ -320,3 +328,30 @@ def test_a_loss_that_does_not_fit_the_targets_is_one_sentence() -> None:
     stream = regression()
     with pytest.raises(CuberError, match="the loss cannot take the model's output and the targets"):
         cuber.learn(cuber.GPM(model_for(stream)), stream, epochs=1, lr=0.1, loss_fn=nn.NLLLoss())
+
+
+@pytest.mark.parametrize(
+    ("y", "outputs", "message"),
+    [
+        (torch.randn(8, 1), 1, r"task 0 \('t0'\) has outputs=1, .*: pass learn\(\.\.\., loss_fn=\.\.\.\)"),
+        (torch.zeros(8, dtype=torch.long), 1, "has outputs=1"),
+        (torch.randn(8, 3), 3, r"neither labels nor probabilities, .*: pass learn\(\.\.\., loss_fn="),
+        (torch.tensor([1.0, 1.0, 0.0]).repeat(8, 1), 3, "neither labels nor probabilities"),
+    ],
+)
+def test_targets_that_are_numbers_need_a_loss(y: Tensor, outputs: int, message: str) -> None:
+    x = torch.randn(8, 4)
+    stream = cuber.Stream("numbers", [cuber.Task("t0", (x, y), (x, y), outputs=outputs)], metric=MSE)
+    with pytest.raises(CuberError, match=message):
+        cuber.learn(cuber.GPM(nn.Linear(4, outputs)), stream, epochs=1, lr=0.1)
+
+
+def test_probabilities_of_classes_are_learned_with_the_default_loss() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(32, 4)
+    data = x, (3 * x[:, :3]).softmax(1)
+    cross_entropy = Metric(functional.cross_entropy, higher_is_better=False)
+    stream = cuber.Stream("shares", [cuber.Task("t0", data, data, outputs=3)], metric=cross_entropy)
+    model = nn.Linear(4, 3)
+    before = evaluate(model, stream[0].test, 8, metric=cross_entropy).accuracy
+    assert cuber.learn(cuber.GPM(model), stream, epochs=5, lr=0.5).acc < 0.8 * before

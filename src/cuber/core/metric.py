@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cuber.core.device import float64_zero
 from cuber.errors import CuberError
+from cuber.subspace import in_float64
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Metric:
 
     def of_batch(self, output: Any, target: Tensor) -> Any:
         """Return the value of a batch times its number of samples."""
-        return self.number(self.function(output, target)) * len(target)
+        value = self.number(self.function(output, target))  # int8 or float16 may not hold the product
+        return (in_float64(value) if isinstance(value, Tensor) else float(value)) * len(target)
 
     def number(self, value: Any) -> Any:
         """Return a value of the metric; raise a CuberError unless it is one number."""

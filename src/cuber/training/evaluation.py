@@ -69,7 +69,7 @@ def evaluate(
             output = model(x)
             measured.add(output, y)
             if loss_fn is not None:
-                loss += (loss_fn(output, y) * len(y)).to(loss)
+                loss += loss_fn(output, y).to(loss) * len(y)
     if shared and isinstance(measured, Mean):
         both = distributed.sum_tensors([measured.sum, loss])
         measured.sum, loss = both[0], both[1]

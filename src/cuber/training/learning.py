@@ -73,7 +73,8 @@ def learn(
         method: A method around a model, such as ``cuber.CUBER(model)``, that has not learned a task yet.
         seed: Seed of all random numbers.
         optimizer: Called with parameters and learning rate in each task.
-        loss_fn: ``loss_fn(output, target)``, a mean over the batch.
+        loss_fn: ``loss_fn(output, target)``, a mean over the batch. Targets that are numbers need another than the
+            default.
         metric: A :class:`cuber.Metric` or a torchmetrics object (default: that of the stream, which is accuracy).
         progress: Called with a ProgressEvent every 100 steps and after each epoch.
         directory: Write logs, checkpoints and the result there; the same call resumes a run that was stopped.
@@ -182,6 +183,8 @@ def _check_output(learner: Method, position: int, task: Task, loss_fn: LossFunct
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = str(error).strip().split("\n")[0]
         raise CuberError(f"{where}: the model cannot take inputs of shape {tuple(x.shape[1:])}: {reason}") from error
+    if task.outputs is not None and loss_fn is functional.cross_entropy:
+        _check_cross_entropy(where, task, y)
     if task.outputs is not None or metric is not ACCURACY:
         y = y.to(learner.device)
         with explained(f"{where}: the loss cannot take the model's output and the targets"):
@@ -195,3 +198,16 @@ def _check_output(learner: Method, position: int, task: Task, loss_fn: LossFunct
         raise CuberError(f"{where}: for {len(y)} samples the output must have shape ({len(y)}, classes), not {what}")
     if output.shape[1] < task.classes:
         raise CuberError(f"{where} has {task.classes} classes, but the model has only {output.shape[1]} outputs for it")
+
+
+def _check_cross_entropy(where: str, task: Task, y: Tensor) -> None:
+    """Raise a CuberError for targets of which the default loss would compute something without an error."""
+    if task.outputs == 1:  # the softmax of one output is 1, and the loss 0
+        raise CuberError(f"{where} has outputs=1, of which cross entropy learns nothing: pass learn(..., loss_fn=...)")
+    if y.is_floating_point() and y.dim() > 1:
+        total = y.double().sum(1)
+        if bool((y < 0).any()) or not torch.allclose(total, torch.ones_like(total), atol=1e-2):
+            raise CuberError(
+                f"{where} has targets that are neither labels nor probabilities, as cross entropy needs: "
+                "pass learn(..., loss_fn=...)"
+            )
