@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from cuber import CUBER, CuberError
 from tests.loops import detach, learn, loss_fn, scaled, scalings
@@ -61,6 +62,44 @@ def test_training_a_compiled_model_gives_the_same_weights() -> None:
     for name in scalings(learners[0], 1):
         one, other = (scaled(learner, 1, name) for learner in learners)
         assert one.any()
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+class Reader(nn.Module):
+    """Words, and a layer on their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: Any = nn.Embedding(12, 6)
+        self.inner, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.inner(self.words(x).mean(1)).relu())
+
+
+def compile_words(model: Reader) -> None:
+    model.words = torch.compile(model.words, backend="eager")
+
+
+@pytest.mark.parametrize(
+    "compile_it",
+    [lambda model: model.compile(backend="eager"), lambda model: model.words.compile(backend="eager"), compile_words],
+    ids=["the model in place", "its embedding in place", "an embedding in a wrapper"],
+)
+def test_rows_of_a_compiled_embedding_are_seen(compile_it: Any) -> None:
+    def learned(compile_it: Any) -> CUBER:
+        torch.manual_seed(0)
+        model = Reader()
+        compile_it(model)
+        learner = CUBER(model, eps1=0.0)
+        for task in range(2):
+            x = 3 * task + torch.arange(24).view(6, 4) % 5
+            learn(learner, [(x, torch.arange(6) % 3)])
+        return learner
+
+    plain, compiled = learned(lambda model: None), learned(compile_it)
+    assert [rows.tolist() for rows in compiled.rows.values()] == [[True] * 8 + [False] * 4]
+    for one, other in zip(compiled.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
 
 

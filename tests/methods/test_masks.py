@@ -101,8 +101,8 @@ def loss_of(model: nn.Module, batch: Any) -> Tensor:
     return model(**batch).loss
 
 
-def remembered(kind: str, model: nn.Module, loader: list[Any], **options: Any) -> dict[str, Tensor]:
-    """What a method remembers of one task, at the model's own weights: a matrix for each layer."""
+def learned(kind: str, model: nn.Module, loader: list[Any], **options: Any) -> Any:
+    """A method that has learned one task, at the model's own weights."""
     model = copy.deepcopy(model)
     if isinstance(model, Encoder | Flattening) and not options:
         options = {"mask": lambda batch: batch[0]["mask"]}
@@ -112,6 +112,12 @@ def remembered(kind: str, model: nn.Module, loader: list[Any], **options: Any) -
     learner.loss(loader[0]).backward()
     optimizer.step()
     learner.end_task(loader)
+    return learner
+
+
+def remembered(kind: str, model: nn.Module, loader: list[Any], **options: Any) -> dict[str, Tensor]:
+    """What a method remembers of one task: a matrix for each layer."""
+    learner = learned(kind, model, loader, **options)
     if isinstance(learner, cuber.OWM):
         return dict(learner.memory)
     if isinstance(learner, cuber.SoftCUBER):
@@ -142,6 +148,30 @@ def test_padded_and_unpadded_batches_leave_the_same(name: str, method: str) -> N
         without = remembered(method, model, padded, mask=lambda batch: None)
         assert furthest(without, expected) > 1e-3
         assert furthest(remembered(method, model, padded, mask=None), without) == 0
+
+
+@pytest.mark.parametrize("positions", ["given", "the model's"])
+@pytest.mark.parametrize("method", ["GPM", "OWM"])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2"])
+def test_padded_and_unpadded_batches_use_the_same_rows(name: str, method: str, positions: str) -> None:
+    model = made(name)
+
+    def batch(samples: list[int], **padding: Any) -> Any:
+        inputs = batch_of(samples, model, **padding)
+        del inputs["token_type_ids"]  # GPT-2 looks these up among the words
+        if positions != "given":
+            del inputs["position_ids"]
+        return inputs
+
+    expected = learned(method, model, [batch([sample]) for sample in range(12)]).rows
+    assert len(expected) >= 2
+    for left in (False, True) if positions == "given" else (False,):  # the model's own begin at the padding
+        padded = [batch([*range(8)], left=left), batch([*range(8, 12)], left=left, longest=9)]
+        found = learned(method, model, padded).rows
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[table], expected[table]) for table in expected)
+        whole = learned(method, model, padded, mask=None).rows
+        assert sum(int(rows.sum()) for rows in whole.values()) > sum(int(rows.sum()) for rows in found.values())
 
 
 def test_only_real_positions_of_the_wanted_samples_count() -> None:

@@ -154,6 +154,43 @@ def test_lookups_are_noticed_however_they_are_called(call: dict[str, int]) -> No
     assert used.rows["1"].nonzero().flatten().tolist() == [0, 3]
 
 
+@pytest.mark.parametrize(
+    ("indices", "used"),
+    [
+        ([[1, 2, 0], [3, 0, 0]], [1, 2, 3]),  # as the mask
+        ([1, 2, 0, 3, 0, 0], [1, 2, 3]),  # all positions of all samples, one after another
+        ([[4, 5, 6]], [4, 5]),  # positions, the same for all samples: none has the last
+        ([4, 5, 6], [4, 5]),
+        ([4, 5], [4, 5]),  # one for each sample
+        ([[4, 5], [5, 6], [6, 0]], [0, 4, 5, 6]),  # positions first
+        ([[4, 5, 6, 7], [0, 4, 5, 6]], [0, 4, 5, 6, 7]),  # another sequence
+    ],
+)
+def test_padding_uses_no_row(indices: Any, used: list[int]) -> None:
+    table, bag = nn.Embedding(8, 2), nn.EmbeddingBag(8, 2)
+    with UsedRows(scan(nn.ModuleList([table, bag])).tables.values()) as rows:
+        rows.real = torch.tensor([[True, True, False], [True, False, False]])
+        table(torch.tensor(indices))
+        bag(torch.tensor([[1, 2, 0], [3, 0, 0]]))
+    assert rows.rows["0"].nonzero().flatten().tolist() == used
+    assert rows.rows["1"].nonzero().flatten().tolist() == [0, 1, 2, 3]  # a bag adds up all of it
+
+
+@pytest.mark.parametrize(
+    ("samples", "used"),
+    [
+        (3, [4, 5, 6]),  # as many samples as positions: one for each sample, perhaps
+        (1, [4, 5]),
+    ],
+)
+def test_one_dimension_that_may_be_that_of_samples_is_taken_whole(samples: int, used: list[int]) -> None:
+    table = nn.Embedding(8, 2)
+    with UsedRows(scan(nn.ModuleList([table])).tables.values()) as rows:
+        rows.real = torch.tensor([[True, True, False]] * samples)
+        table(torch.tensor([4, 5, 6]))
+    assert rows.rows["0"].nonzero().flatten().tolist() == used
+
+
 @pytest.mark.parametrize("method", ["CUBER", "OWM"])
 def test_a_task_goes_on_from_a_saved_state_with_the_same_bits(method: str) -> None:
     def begun() -> Any:

@@ -94,6 +94,10 @@ class LayerwiseMethod(Method):
         """Return the layer to protect, for one that was found in the model."""
         return layer
 
+    def real_positions(self, batch: Batch) -> Tensor | None:
+        """Return which positions of a batch are not padding, samples x positions, bool; None: all."""
+        return None
+
     def on_detach(self) -> None:
         for layer in self.layers.values():
             layer.detach()
@@ -293,6 +297,7 @@ class LayerwiseMethod(Method):
             return
         with torch.no_grad(), evaluation_mode(self.model), UsedRows(self.row_memory.tables.values()) as used:
             for batch in loader:
+                used.real = self.real_positions(batch)
                 self.try_loss(batch, "batches")
         self.row_memory.add(used.rows)
 

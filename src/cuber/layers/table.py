@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -42,7 +44,10 @@ def table_obstacle(module: nn.Module) -> str | None:
 
 
 class UsedRows(TorchFunctionMode):
-    """While open, notes which rows of tables are looked up, also by subclasses that compute more than a lookup."""
+    """While open, notes which rows of tables are looked up, also by subclasses that compute more than a lookup.
+
+    Modules that were compiled in place run as they are written meanwhile: a compiler cannot trace this.
+    """
 
     def __init__(self, tables: Iterable[Table]) -> None:
         super().__init__()
@@ -51,7 +56,20 @@ class UsedRows(TorchFunctionMode):
             name: torch.zeros(len(weight), dtype=torch.bool, device=weight.device) for name, weight in weights.items()
         }
         """Name of a table -> which of its rows were used."""
+        self.real: Tensor | None = None
+        """Which positions of the present batch are real, samples x positions; None: all. The others use no row."""
         self._names = {id(weight): name for name, weight in weights.items()}
+        self._compiler = ExitStack()
+
+    def __enter__(self) -> UsedRows:
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled
+            self._compiler.enter_context(torch.compiler.set_stance("force_eager"))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._compiler.close()
 
     def __torch_function__(
         self,
@@ -64,9 +82,23 @@ class UsedRows(TorchFunctionMode):
         if function in LOOKUPS:
             indices, weight = (*arguments, *(named[key] for key in ("input", "weight") if key in named))[:2]
             if id(weight) in self._names:
-                self._note(self.rows[self._names[id(weight)]], indices)
+                if function is functional.embedding and self.real is not None:  # bags add up all that they are given
+                    indices = _at_real_positions(indices, self.real.to(indices.device))
+                self.rows[self._names[id(weight)]][indices.flatten()] = True
         return function(*arguments, **named)
 
-    @staticmethod
-    def _note(rows: Tensor, indices: Tensor) -> None:
-        rows[indices.flatten()] = True
+
+def _at_real_positions(indices: Tensor, real: Tensor) -> Tensor:
+    """Return the indices at real positions; all, where the shape is not one of positions.
+
+    Args:
+        indices: samples x positions or these in one dimension; or positions, the same for all samples, with or without
+            a first dimension of 1.
+        real: samples x positions.
+    """
+    samples, positions = real.shape
+    if indices.shape == real.shape or (indices.shape == (real.numel(),) and positions > 1):
+        return indices[real.view(indices.shape)]
+    if indices.shape == (1, positions) or (indices.shape == (positions,) and positions != samples):
+        return indices[..., real.any(0)]
+    return indices
