@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from cuber import CUBER, GPM, CuberWarning
+from cuber import CUBER, GPM, TRGP, CuberWarning, SoftCUBER
 from cuber.core.learner import Method
-from tests.loops import Watch, learn, loss_fn, sgd, train
+from cuber.layers import backends
+from tests.loops import OPTIMIZERS, Watch, learn, loss_fn, sgd, train
 from tests.models import CASES, Case
 
 
@@ -91,6 +92,40 @@ def test_a_model_may_change_its_precision_between_tasks() -> None:
     for task in range(3):
         with torch.no_grad(), learner.as_task(task) as model:
             assert model(loader[0][0]).dtype == torch.float64
+
+
+WIDENED: dict[str, Any] = {
+    "GPM": lambda model, **options: GPM(model, threshold=0.8, **options),
+    "TRGP": lambda model, **options: TRGP(model, threshold=0.8, eps1=0.0, **options),
+    "CUBER in regime 2": lambda model, **options: CUBER(model, threshold=0.8, eps1=0.0, eps2=1.1, **options),
+    "CUBER in regime 3": lambda model, **options: CUBER(model, threshold=0.8, eps1=0.0, eps2=-1.0, **options),
+    "SoftCUBER": lambda model, **options: SoftCUBER(model, **options),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("kind", WIDENED)
+def test_a_model_that_was_made_wider_between_tasks_is_protected_by_both_back_ends(
+    kind: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "WORTHWHILE", 0)  # take the shortcuts of large layers
+    case = CASES["mlp"]
+    learners = []
+    for backend in ("fast", "plain"):
+        learner = WIDENED[kind](case.model(), backend=backend)
+        learn(learner, case.loader(0), OPTIMIZERS["AdamW"])
+        learner.model.to(torch.float64)
+        loader = case.loader(1, dtype=torch.float64)
+        learner.begin_task(loader, loss_fn)
+        watch = Watch.over(learner)
+        train(learner, learner.wrap(OPTIMIZERS[optimizer](learner.parameters())), loader, epochs=2)
+        if kind in ("GPM", "TRGP", "CUBER in regime 2"):
+            watch.held()
+        learner.end_task(loader)
+        learners.append(learner)
+    for one, other in zip(*(learner.model.parameters() for learner in learners), strict=True):
+        assert one.dtype == torch.float64
+        assert torch.allclose(one, other, atol=1e-6)
 
 
 @pytest.mark.needs_dtype(torch.bfloat16)

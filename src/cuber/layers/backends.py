@@ -127,11 +127,11 @@ class Probes:
     @cached_property
     def protected(self) -> tuple[Tensor, Tensor]:
         """A protected direction of inputs, and what the weight should be along it."""
-        constraint = self._constraint
-        protected = constraint.protected
-        inside = protected @ (self.anywhere @ protected)
-        direction = inside / inside.norm().clamp_min(1e-30)
-        return direction, constraint.held.mv(direction @ protected)
+        held = self._constraint.held
+        protected = self._constraint.protected.to(held)  # of a model that was made wider, the weight is wider
+        combination = self.anywhere.to(held) @ protected
+        combination = combination / combination.norm().clamp_min(1e-30)
+        return protected @ combination, held.mv(combination)
 
     @cached_property
     def free(self) -> tuple[Tensor, Tensor, Tensor, float]:
@@ -140,7 +140,7 @@ class Probes:
         combination = _random_unit(constraint.free_start[0])
         start = constraint.free_start.mv(combination)
         rounding = 100 * torch.finfo(start.dtype).eps * float(start.norm())
-        return combination, constraint.free @ combination, start, rounding
+        return combination, constraint.free.to(start) @ combination, start, rounding
 
 
 def _random_unit(like: Tensor) -> Tensor:
@@ -277,8 +277,8 @@ class FastBackend(PlainBackend):
         if constraint.projector.rank:
             self._add_product_to_gradient(delta.mT, constraint.projector.inside(rows), -scale)
         if constraint.penalty is not None:
-            free = constraint.free
-            self._gradient_along = (delta.mT @ (rows @ free.to(rows))).to(free).mul_(scale * constraint.movable)
+            along = (delta.mT @ (rows @ constraint.free.to(rows))).to(constraint.free_start)
+            self._gradient_along = along.mul_(scale * constraint.movable)
 
     def _project_whole(self, constraint: Constraint) -> None:
         """Project the gradient itself, in place where it lies in memory as a matrix."""
