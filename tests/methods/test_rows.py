@@ -245,6 +245,29 @@ def test_an_exported_task_has_a_scaled_layer_and_the_embedding_that_it_was_tied_
     assert not torch.equal(exported.out.weight, exported.words.weight)
 
 
+class TiedInside(nn.Module):
+    """An embedding whose weight is also that of a layer in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.inner, self.out = nn.Embedding(12, 6), nn.Linear(6, 12), nn.Linear(12, 3)
+        self.inner.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.inner(self.words(x).mean(1)).relu())
+
+
+def test_an_exported_task_has_a_gated_layer_and_the_embedding_that_it_was_tied_to() -> None:
+    learner = HAT(model(TiedInside))
+    for task in range(2):
+        learn(learner, words(0, 4 + task, seed=task))
+    x = words(0, 5)[0][0]
+    for task in range(2):
+        exported = learner.export(task)
+        assert torch.allclose(exported(x), logits(learner, task, x), atol=1e-6)
+        assert not torch.equal(exported.inner.weight, exported.words.weight)
+
+
 @pytest.mark.parametrize("network", [nn.LSTM(4, 3), nn.MultiheadAttention(4, 2)], ids=["lstm", "attention"])
 def test_a_module_with_several_weights_refuses_to_be_traced_with_a_learner(network: nn.Module) -> None:
     x = torch.randn(2, 3, 4)

@@ -38,6 +38,8 @@ class Coverage:
     """Names of the layers."""
     fate: str = FATES["freeze"]
     """Of what is not protected."""
+    frozen: int = 0
+    """Entries that no task trains, because the learner has frozen them."""
 
     @classmethod
     def of(cls, learner: Method) -> Coverage | None:
@@ -77,6 +79,8 @@ class Coverage:
     def lines(self) -> list[str]:
         """Return the first lines of ``print(learner)``."""
         parts = [f"{self.share(self.protected)} of {self.trained:,} trained parameters protected"]
+        if not self.trained and self.frozen:
+            parts = ["nothing is trained before the first task"]
         if self.per_task:
             parts.append(f"{self.share(self.per_task)} per task")
         if self.unprotected:
@@ -84,6 +88,8 @@ class Coverage:
         lines = [", ".join(parts)]
         if self.heads:
             lines.append(f"heads: {self.heads:,} parameters, not counted above")
+        if self.frozen:
+            lines.append(f"frozen by the learner: {self.frozen:,} parameters, not counted above")
         if self.frozen_by_user:
             lines.append(f"frozen by you: {pluralize(len(self.frozen_by_user), 'layer')} ({few(self.frozen_by_user)})")
         return lines
@@ -104,14 +110,14 @@ def describe(learner: Method) -> str:
     """Return what ``print(learner)`` prints."""
     values = ", ".join(f"{name}={getattr(learner, name)!r}" for name in settings_of(learner))
     state = f"{learner.tasks} tasks learned" if learner.task is None else f"learning task {learner.task}"
-    coverage = Coverage.of(learner)
+    coverage = learner.coverage()
     lines = [*(coverage.lines() if coverage else []), *learner.describe()]
     return "\n  ".join([f"{type(learner).__name__}({values}): {state}", *lines])
 
 
 def warn_of_frozen(learner: Method) -> None:
     """Warn where more than half of what the first task trains will be frozen after it."""
-    coverage, reasons = Coverage.of(learner), learner.unprotected_parameters()
+    coverage, reasons = learner.coverage(), learner.unprotected_parameters()
     if coverage is None or not reasons or coverage.fate != FATES["freeze"]:
         return
     frozen = sum(coverage.unprotected.values())

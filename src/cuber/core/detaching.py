@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from cuber.errors import CuberWarning
+from cuber.layers.adapters import active_adapters
 from cuber.layers.attached import attached_layers
 from cuber.layers.gates import gates_of
 from cuber.layers.model import release
+from cuber.networks.heads import HeadCopies
 
 if TYPE_CHECKING:
     from cuber.core.learner import Method
@@ -42,8 +44,10 @@ def _lost(learner: Method) -> dict[str, list[int]]:
 
     It is read off the model as each task is shown, so that it holds for every method.
     """
-    lost: dict[str, list[int]] = {"scalings": [], "gates": [], "normalization": []}
-    present = learner.normalization.statistics()
+    lost: dict[str, list[int]] = {"scalings": [], "gates": [], "adapters": [], "heads": [], "normalization": []}
+    present, heads = learner.normalization.statistics(), _selected_copies(learner)
+    with learner.as_task(None) as model:
+        adapters = active_adapters(model)
     known = learner.tasks + (learner.at_once if learner.task is not None else 0)
     for task in sorted(set(range(known)) - learner.exported):
         with learner.as_task(task) as model:
@@ -52,6 +56,15 @@ def _lost(learner: Method) -> dict[str, list[int]]:
                 lost["scalings"].append(task)
             if any(gate.embedding is not None for gate in gates_of(model)):
                 lost["gates"].append(task)
+            if active_adapters(model) != adapters:
+                lost["adapters"].append(task)
+            if _selected_copies(learner) != heads:
+                lost["heads"].append(task)
             if any(not torch.equal(value, present[name]) for name, value in shown.items()):
                 lost["normalization"].append(task)
     return {kind: tasks for kind, tasks in lost.items() if tasks}
+
+
+def _selected_copies(learner: Method) -> list[int]:
+    """Return which head of each HeadCopies is selected; the heads of other classes stay in the model."""
+    return [multi.task for multi in learner.heads if isinstance(multi, HeadCopies)]

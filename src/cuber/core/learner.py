@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
-from cuber.core.coverage import describe
+from cuber.core.coverage import Coverage, describe
 from cuber.core.detaching import detach
 from cuber.core.export import export
 from cuber.core.misuse import check_known, require_attached, require_task
@@ -301,11 +301,7 @@ class Method(WithSettings):
         """A task has been learned: remember what later tasks need of its data. Raise before anything is changed."""
 
     def show_task(self, task: int | None) -> None:
-        """Let the model answer for a task, with its head and normalization statistics; call ``super()`` first.
-
-        Args:
-            task: number of the task; None: the bare weights.
-        """
+        """Let the model answer for a task, with its head and statistics; None: bare weights; call ``super()`` first."""
         self.shown_task = task
         if task is None:
             return
@@ -326,6 +322,10 @@ class Method(WithSettings):
     def unprotected_parameters(self) -> dict[str, str] | None:
         """Return the trained parameters that old tasks may lose by, with the reason; None: the method protects none."""
         return None
+
+    def coverage(self) -> Coverage | None:
+        """Return what becomes of the model's parameters; None: the method protects none."""
+        return Coverage.of(self)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Iterate over what the present task trains, with names."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from cuber.errors import CuberError
 from cuber.layers.rule import rule_for
+from cuber.layers.tied import untie
 
 Ranks = dict[str, int]
 """Layer name -> rank of its adapter."""
@@ -89,15 +92,17 @@ class Adapters:
         """Add an adapter that changes nothing yet; layers that are not in ``ranks`` get none."""
         peft = require_peft()
         training, trained = self.model.training, _flags(self.model)
+        patterns = {layer: re.escape(layer) for layer in sorted(ranks)}
         config = peft.LoraConfig(
             r=1,
             lora_alpha=self.scale,
-            target_modules=sorted(ranks),
-            rank_pattern={f"^{layer}": rank for layer, rank in ranks.items()},
-            alpha_pattern={f"^{layer}": self.scale * rank for layer, rank in ranks.items()},
+            target_modules=f"({'|'.join(patterns.values())})",  # peft takes names in a list for ends of names
+            rank_pattern={f"^{patterns[layer]}": rank for layer, rank in ranks.items()},
+            alpha_pattern={f"^{patterns[layer]}": self.scale * rank for layer, rank in ranks.items()},
         )
-        with warnings.catch_warnings():  # peft warns of each Conv1D that its transposed weight is noticed
-            warnings.filterwarnings("ignore", message=".*fan_in_fan_out.*")
+        with warnings.catch_warnings():
+            # peft warns of each Conv1D that its transposed weight is noticed, and of tied weights: see merge_adapters
+            warnings.filterwarnings("ignore", message=".*(fan_in_fan_out|ensure_weight_tying).*")
             if self.peft_model is None:
                 self.peft_model = peft.get_peft_model(self.model, config, adapter_name=name)
             else:
@@ -116,6 +121,12 @@ class Adapters:
             self.peft_model.unload()
             self.peft_model = None
         _set_flags(trained)
+
+    def merge(self) -> None:
+        """Put the active adapters into the weights and remove all; then the model has its own layers again."""
+        if self.peft_model is not None:
+            merge_adapters(self.model)
+        self.ranks, self.active, self.trained, self.peft_model = {}, [], [], None
 
     def activate(self, names: Iterable[str]) -> None:
         """Let the model compute with these adapters only."""
@@ -158,15 +169,30 @@ class Adapters:
         return torch.stack(changes).sum(0) if changes else None
 
 
+def active_adapters(model: nn.Module) -> set[str]:
+    """Return the names of the adapters that a model computes with; does not need peft where there are none."""
+    layers: list[Any] = [module for module in model.modules() if isinstance(getattr(module, "lora_A", None), nn.Module)]
+    return {name for layer in layers for name in layer.active_adapters if name in layer.lora_A}
+
+
 def merge_adapters(model: nn.Module) -> None:
     """Put the active adapters of a model into its weights, and its own layers in the place of peft's."""
     from peft.tuners.lora import LoraLayer
 
-    for name, module in list(model.named_modules()):
-        if isinstance(module, LoraLayer):
+    adapted: dict[str, Any] = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    for name, module in adapted.items():
+        parent, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, module.base_layer)
+    for name, module in adapted.items():
+        if active_adapters(module):
+            places = [
+                place for place, other in model.named_modules(remove_duplicate=False) if other is module.base_layer
+            ]
+            if places[1:]:  # the layer has adapters in one place only
+                module.base_layer = copy.deepcopy(module.base_layer)
+                model.set_submodule(name, module.base_layer)
+            untie(model, [module.base_layer])
             module.merge()
-            parent, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(parent), attribute, module.get_base_layer())
     vars(model).pop("peft_config", None)
 
 

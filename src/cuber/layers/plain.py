@@ -38,6 +38,7 @@ def _bake_gates(model: nn.Module) -> None:
         if norms:
             _scale_norms(norms, attention.to(gate.layer.parameter))
         else:
+            gate.layer.untie(model)
             gate.layer.scale_outputs(attention)
     strip_gates(model)
 

@@ -13,6 +13,7 @@ from cuber.errors import CuberError
 from cuber.layers.attached import Attached, AttachedParts, strip
 from cuber.layers.backends import FastBackend, PlainBackend
 from cuber.layers.rule import Rule
+from cuber.layers.tied import untie
 from cuber.subspace import Constraint, Scaling, in_float64
 
 BACKENDS: dict[str, type[PlainBackend]] = {"fast": FastBackend, "plain": PlainBackend}
@@ -164,11 +165,7 @@ class ProtectedLayer:
 
     def untie(self, model: nn.Module) -> None:
         """Give the layer a copy of its weight if other modules have the same one, such as embeddings."""
-        others = [module for module in model.modules() if module not in self.modules]
-        if any(parameter is self.parameter for module in others for parameter in module._parameters.values()):
-            own = nn.Parameter(self.parameter.detach().clone(), requires_grad=self.parameter.requires_grad)
-            for module in self.modules:
-                setattr(module, self._weight_name, own)
+        untie(model, self.modules, self._weight_name)
 
     @torch.no_grad()
     def scale_outputs(self, factors: Tensor) -> None:

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
+from cuber.core.coverage import Coverage
 from cuber.core.learner import LossFunction, Method
 from cuber.core.misuse import require_attached
 from cuber.core.settings import PerLayer, setting
@@ -33,8 +34,9 @@ from cuber.errors import CuberError, CuberWarning
 from cuber.layers import ProtectedLayer
 from cuber.layers.adapters import Adapters, Ranks, adaptable, has_adapters, merge_adapters, require_peft
 from cuber.layers.rule import rule_for
+from cuber.methods.adapter_coverage import adapter_coverage
 from cuber.methods.cuber import SubspaceMethod
-from cuber.networks.heads import HeadCopies, heads_of
+from cuber.networks.heads import HeadCopies, heads_of, keep_selected_copies
 from cuber.subspace import BACKWARD_TRANSFER, FORWARD_TRANSFER, Gram
 from cuber.subspace.free import ChangeBudget, directions_within, energy_outside, free_directions, output_energy
 
@@ -205,10 +207,11 @@ class LoRA(SubspaceMethod):
             )
         if few:
             warnings.warn(
-                f"task {self.tasks}: {len(few)} of {len(free)} adapted layers have fewer than rank={self.rank} free "
-                f"directions, first '{few[0]}' with {free[few[0]].shape[1]}; the adapter has as many rows as there are",
+                f"task {self.tasks}: {len(few)} of {len(free)} adapted layers have fewer than rank={self.rank} "
+                f"free directions, first '{few[0]}' with {free[few[0]].shape[1]}; the adapter has as many rows "
+                "as there are: lower threshold= or rank=, or adapt fewer layers (targets=)",
                 CuberWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
 
     def _open_task(self, task: int) -> None:
@@ -287,6 +290,21 @@ class LoRA(SubspaceMethod):
         plain = super().export(task)
         merge_adapters(plain)
         return plain
+
+    def on_detach(self) -> None:
+        """Put the adapters that serve all tasks into the weights, and the selected heads in their places."""
+        super().on_detach()
+        self._activate(None)
+        self.adapters.merge()
+        keep_selected_copies(self.model)
+        self.heads = heads_of(self.model)
+
+    def coverage(self) -> Coverage:
+        """Return what becomes of the parameters: adapters are trained, the weights of the model never are."""
+        ups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+        for name, ranks in self.ranks.items():
+            ups[is_private(name)] += [self.adapters.up(name, layer) for layer in ranks]
+        return adapter_coverage(self.model, self.freezer, ups[False], ups[True], self.adapters.parameters())
 
     # Saving and loading
 

@@ -78,6 +78,13 @@ class HeadCopies(MultiHead):
         self.heads.append(copied)
 
 
+def keep_selected_copies(model: nn.Module) -> None:
+    """Put the selected head of each HeadCopies in its place, as a layer of the model."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, HeadCopies):
+            model.set_submodule(name, module.heads[module.task])
+
+
 def heads_of(model: nn.Module) -> list[MultiHead]:
     """Return all MultiHead modules of a model, including the model itself."""
     return [module for module in model.modules() if isinstance(module, MultiHead)]
