@@ -22,9 +22,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import ViTConfig, ViTModel
 
 import cuber
+from benchmarks.class_token import DIGITS, ClassToken
 
 TASKS = ((4, 5), (6, 7), (8, 9))
 FEATURES, RANK, EPOCHS = 64, 8, 6
@@ -32,28 +32,6 @@ PRESERVED = (0.5, 0.6, 0.7)
 """Share of the singular directions that OSF preserves in each task."""
 
 Makers = Callable[[Any], torch.optim.Optimizer]
-
-
-class Backbone(nn.Module):
-    """The features of the class token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        config = ViTConfig(
-            hidden_size=FEATURES,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=2 * FEATURES,
-            image_size=8,
-            patch_size=2,
-            num_channels=1,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-        self.vit = ViTModel(config, add_pooling_layer=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.vit(x).last_hidden_state[:, 0]
 
 
 @dataclass
@@ -89,7 +67,7 @@ def loader(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
 @functools.cache
 def pretrained(seed: int) -> cuber.MultiHead:
     torch.manual_seed(seed)
-    data, backbone, head = digits(seed), Backbone(), nn.Linear(FEATURES, 4)
+    data, backbone, head = digits(seed), ClassToken(FEATURES, **DIGITS), nn.Linear(FEATURES, 4)
     optimizer = torch.optim.AdamW([*backbone.parameters(), *head.parameters()], lr=2e-3)
     x, y = task_of(data, (0, 1, 2, 3), 0)
     for _ in range(10):

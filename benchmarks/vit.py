@@ -15,38 +15,15 @@ import time
 
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import ViTConfig, ViTModel
 
 import cuber
+from benchmarks.class_token import DIGITS, ClassToken
 from cuber.core.settings import parse_settings, read_value
 
 EPOCHS, FEATURES = 20, 32
 METHODS = "FineTune,GPM,TRGP,CUBER,SoftCUBER"
-
-
-class Backbone(nn.Module):
-    """The features of the class token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        config = ViTConfig(
-            hidden_size=FEATURES,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=2 * FEATURES,
-            image_size=8,
-            patch_size=2,
-            num_channels=1,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-        self.vit = ViTModel(config, add_pooling_layer=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.vit(x).last_hidden_state[:, 0]
 
 
 def tasks_of(seed: int) -> list[tuple[TensorDataset, TensorDataset]]:
@@ -69,7 +46,7 @@ def learn(kind: type[cuber.Method], seed: int, settings: dict[str, object]) -> t
     """Return final accuracy, backward transfer, accuracy when learned, and the seconds of all steps."""
     torch.manual_seed(seed)
     tasks = tasks_of(seed)
-    model = cuber.MultiHead(Backbone(), FEATURES, [2] * len(tasks))
+    model = cuber.MultiHead(ClassToken(FEATURES, **DIGITS), FEATURES, [2] * len(tasks))
     learner = kind(model, **settings)
     accuracy, seconds = torch.zeros(len(tasks), len(tasks)), 0.0
     for number, (train, _) in enumerate(tasks):

@@ -11,31 +11,18 @@ import argparse
 import time
 
 import torch
-from torch import Tensor, nn
 from torch.nn import functional
-from transformers import ViTConfig, ViTModel
 
 import cuber
+from benchmarks.class_token import ClassToken
 
 KINDS = (cuber.FineTune, cuber.GPM, cuber.TRGP, cuber.CUBER, cuber.SoftCUBER)
-
-
-class Backbone(nn.Module):
-    """The features of the class token."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 4, "num_attention_heads": 4}
-        self.vit = ViTModel(ViTConfig(image_size=32, patch_size=4, **sizes), add_pooling_layer=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.vit(x).last_hidden_state[:, 0]
 
 
 def seconds_per_step(kind: type[cuber.Method], width: int) -> float:
     """Return the CPU time of a step in the second task."""
     torch.manual_seed(0)
-    model = cuber.MultiHead(Backbone(width), width, [10, 10])
+    model = cuber.MultiHead(ClassToken(width, 4, image_size=32, patch_size=4, num_hidden_layers=4), width, [10, 10])
     learner = kind(model)
     loader = [(torch.randn(32, 3, 32, 32), torch.randint(10, (32,))) for _ in range(4)]
     for _ in range(2):
