@@ -50,6 +50,15 @@ def test_every_combination_once_and_settings_where_they_belong(tmp_path: Path) -
     assert cells[-1].experiment.settings == {"samples": 50}
 
 
+def test_grids_of_two_protocols_fit_into_one_directory(tmp_path: Path) -> None:
+    def names(protocol: str | None) -> list[str]:
+        cells = grid(tmp_path, ["split-digits"], ["cuber"], [0], {"eps2": [0.0, 0.1]}, protocol=protocol)
+        return [cell.directory.parent.name for cell in cells]
+
+    assert names(None) == names("usual") == ["cuber-eps2=0.0", "cuber-eps2=0.1"]
+    assert names("paper") == ["cuber-protocol=paper-eps2=0.0", "cuber-protocol=paper-eps2=0.1"]
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -120,6 +120,22 @@ def test_either_of_the_papers_protocols_is_its_own():
         assert table("acc", whole).notes == []
 
 
+def test_variants_are_named_by_their_protocol_where_it_decides_all_settings():
+    def runs(*by_protocol: tuple[str, float, float]) -> list[str]:
+        records = [
+            RunRecord(Path(f"run{n}"), FINISHED, {"experiment": {"protocol": protocol}}, result("ewc", n, **changes))
+            for n, (protocol, lr, lam) in enumerate(by_protocol)
+            for changes in [{"training": {"epochs": 5, "lr": lr}, "settings": {"lam": lam}}]
+        ]
+        return [row[0] for row in compare(make_report(records), None, ["acc"]).tables[0].texts()]
+
+    assert runs(("paper", 0.1, 10.0), ("tuned", 0.2, 30.0)) == ["ewc protocol=paper", "ewc protocol=tuned"]
+    assert runs(("paper", 0.1, 10.0), ("tuned", 0.2, 30.0), ("tuned", 0.2, 40.0))[1:] == [
+        "ewc protocol=tuned lam=30 lr=0.2",
+        "ewc protocol=tuned lam=40 lr=0.2",
+    ]
+
+
 def test_reported_figures_come_with_what_the_papers_authors_got():
     one = table("acc", *seeds("ewc", (0, 0), **papers(lr=0.05)), *seeds("gpm", (0, 0), **papers()))
     assert texts(one)["ewc"][2] == "68.80±0.88"

@@ -59,10 +59,12 @@ def grid(
         own = [name for name in swept if name in settings_of(first.method_class)]
         used |= set(own)
         folder = Path(out) / "-".join([benchmark, *(f"{name}={value}" for name, value in first.options.items())])
+        usual = first.protocol in (None, next(iter(first.preset.protocols)))
+        variant = [method] if usual else [method, f"protocol={first.protocol}"]
         for values in itertools.product(*(swept[name] for name in own)):
             chosen = dict(zip(own, values, strict=True))
             changes = [f"{key}={value}" for key, value in chosen.items() if len(swept[key]) > 1]
-            name = "-".join([method, *changes]).replace(" ", "").replace(os.sep, "_")
+            name = "-".join([*variant, *changes]).replace(" ", "").replace(os.sep, "_")
             for seed in seeds:
                 cells.append(Cell(replace(first, seed=seed, settings=chosen), folder / name / f"seed-{seed}"))
     if not cells:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -70,6 +70,8 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
     ]
     names = dict.fromkeys(name for values in features for name in values if name not in NOT_IN_LABELS)
     differing = [name for name in names if len({setting_text(values.get(name, UNKNOWN)) for values in features}) > 1]
+    if "protocol" in differing and _follow("protocol", differing, features):
+        differing = ["protocol"]
     found: dict[str, tuple[dict[str, Any], list[Finished]]] = {}
     for one, values in zip(finished, features, strict=True):
         changes = {name: values.get(name, UNKNOWN) for name in differing}
@@ -79,6 +81,12 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
         return (0, float(value), "") if is_number(value) else (1, 0.0, setting_text(value))
 
     return sorted(found.values(), key=lambda part: [order(value) for value in part[0].values()])
+
+
+def _follow(name: str, others: Sequence[str], features: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the value of ``name`` decides those of all others."""
+    values = {setting_text([one.get(other, UNKNOWN) for other in others]) for one in features}
+    return len(values) == len({setting_text(one.get(name, UNKNOWN)) for one in features})
 
 
 def _by_seed(finished: list[Finished]) -> tuple[dict[int, Result], list[str]]:
