@@ -75,6 +75,19 @@ class Tied(nn.Module):
         return self.last(self.second(self.first(x).relu()).relu())
 
 
+class Bilinear(nn.Module):
+    """Two views of a sample, multiplied with each other, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 5), nn.Linear(8, 4)
+        self.product = nn.Bilinear(5, 4, 6)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.product(self.one(x).relu(), self.other(x).relu()).relu())
+
+
 class Recurrent(nn.Module):
     """A network of two directions, and a head on its last step."""
 
@@ -174,6 +187,7 @@ CASES = {
         Case("transformer", lambda: Pooled(encoder_layer(), width=8), (5, 8)),
         Case("transformer on words", lambda: Pooled(nn.Embedding(7, 8), encoder_layer(), width=8), (5,), 7),
         Case("recurrent", Recurrent, (4, 4)),
+        Case("bilinear", Bilinear, (8,)),
         Case("transposed cnn", transposed, (4, 3, 3)),
         Case("residual block", ResidualBlock, (2, 5, 5)),
         Case("layer used twice", Twice, (8,)),

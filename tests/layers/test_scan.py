@@ -68,7 +68,7 @@ def test_a_forward_that_a_user_has_put_on_one_module_is_not_covered() -> None:
         (nn.LayerNorm(3), "LayerNorm"),
         (nn.Embedding(4, 3, max_norm=1.0), "Embedding with max_norm"),
         (nn.Embedding(4, 3, sparse=True), "Embedding with sparse gradients"),
-        (nn.Bilinear(2, 2, 3), "Bilinear"),
+        (nn.PReLU(3), "PReLU"),
         (nn.LSTMCell(3, 3), "LSTMCell"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -119,9 +119,9 @@ def test_the_weight_of_an_embedding_is_a_table_and_may_be_that_of_a_layer_too() 
     assert found.layers["out"].parameter is found.tables["words"].parameter
     assert found.layers["out"].with_bias
     assert list(scan(nn.Embedding(4, 3)).tables) == ["embedding"]
-    model = nn.Sequential(nn.Embedding(4, 3), nn.Bilinear(3, 1, 4), nn.Linear(2, 2))
-    model[1].weight = model[0].weight
-    assert scan(model).uncovered["0.weight"] == "tied between Bilinear, Embedding"
+    model = nn.Sequential(nn.Embedding(4, 3), nn.LSTMCell(3, 1), nn.Linear(2, 2))
+    model[1].weight_ih = model[0].weight
+    assert scan(model).uncovered["0.weight"] == "tied between Embedding, LSTMCell"
 
 
 def test_tied_weights_with_biases_apart_are_uncovered() -> None:

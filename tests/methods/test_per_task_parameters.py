@@ -322,3 +322,21 @@ def test_a_model_in_another_precision_shows_old_values_rounded() -> None:
     learner.model.double()
     with learner.as_task(0) as model:
         assert torch.equal(model.norm.weight.float(), learner.statistics[0]["norm.weight"])  # type: ignore[union-attr, operator]
+
+
+@pytest.mark.parametrize("between_tasks", [True, False])
+def test_no_state_is_saved_while_the_model_has_the_values_of_another_task(between_tasks: bool) -> None:
+    learner = GPM(network())
+    learn(learner, DATA.loader(0))
+    if not between_tasks:
+        learner.begin_task(DATA.loader(1), loss_fn)
+        train(learner, learner.wrap(OPTIMIZERS["AdamW"](learner.parameters())), DATA.loader(1))
+    before = own_values(learner.model)
+    with learner.as_task(0), pytest.raises(CuberError, match=r"state_dict inside as_task.* of task 0 .*leave the block"):
+        learner.state_dict()
+    # What was refused would have lost the values of the present task.
+    assert same(own_values(learner.model), before)
+    other = GPM(network())
+    other.model.load_state_dict(learner.model.state_dict())
+    other.load_state_dict(through_a_file(learner.state_dict()))
+    assert same(own_values(other.model), before)

@@ -23,7 +23,7 @@ from cuber.core.misuse import require_task
 from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.settings import PerLayer, setting
 from cuber.errors import CuberError, CuberWarning
-from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, has_layer_norm, observed
+from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, observed
 from cuber.subspace import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
@@ -271,7 +271,7 @@ class PooledMethod(MaskedInputs):
         """Return the share of the variance that a layer's subspaces must hold."""
         # The mean of activations behind a layer norm has most of their energy, and tells tasks' samples apart least.
         variance = float(self.for_layer("variance", name))
-        return variance if has_layer_norm(self.model) else 0.0
+        return variance if self.normalization.has_layer_norm else 0.0
 
     def samples_of(self, name: str) -> int:
         """Return how many samples the basis of a layer is computed from."""

@@ -34,6 +34,11 @@ PROGRESS = ("tasks", "task", "epoch", "steps_per_epoch", "sample")
 
 def save(learner: Method) -> dict[str, Any]:
     """Return a copy of what a learner must remember, as plain values and tensors."""
+    if learner.views:
+        raise CuberError(
+            f"state_dict inside as_task, where the model has the statistics and own parameters of task "
+            f"{learner.shown_task} instead of the present ones: leave the block first"
+        )
     names = declared_state(type(learner), in_task=learner.task is not None)
     return copy.deepcopy(
         {

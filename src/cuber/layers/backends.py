@@ -59,7 +59,7 @@ class PlainBackend:
         """Apply the layer with its effective weight ``W~ = W + (W B) S B'``."""
         layer = self.layer
         if layer.scaling is None:
-            return type(module).forward(module, x)
+            return layer.rule.forward(module, x)
         return layer.rule.apply(module, x, *layer.effective(module))
 
     def effective_weight(self, module: nn.Module) -> Tensor:
@@ -200,7 +200,7 @@ class FastBackend(PlainBackend):
     def forward(self, module: nn.Module, x: Tensor) -> Tensor:
         layer, scaling = self.layer, self.layer.scaling
         if scaling is None and not self._is_large:
-            return type(module).forward(module, x)
+            return layer.rule.forward(module, x)
         few = layer.rule.multiplies and not x.is_nested and x.dim() > 1 and x.shape[:-1].numel() <= layer.outputs
         if not few:
             return PlainBackend.forward(self, module, x)

@@ -1,6 +1,8 @@
-"""Linear layers: the input vectors are the positions of the input."""
+"""Layers that are linear in the last dimension of their input, or of both their inputs."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -45,3 +47,42 @@ class TransposedLinearRule(LinearRule):
     @staticmethod
     def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight.mT, bias)
+
+
+@register(nn.Bilinear)
+class BilinearRule(Rule):
+    """``y = x1' A x2 + b`` is linear in A: an input vector has the products of all entries of x1 and x2.
+
+    Both inputs of a call are passed on as one, x1 before x2 in the last dimension.
+    """
+
+    @staticmethod
+    def bind(layer: nn.Module, input1: Tensor, input2: Tensor) -> tuple[nn.Module, Tensor]:
+        return layer, torch.cat([input1, input2], dim=-1)
+
+    @staticmethod
+    def vectors(layer: nn.Module, x: Tensor) -> Tensor:
+        first, second = BilinearRule._both(layer, x.reshape(-1, x.shape[-1]))
+        return (first.unsqueeze(2) * second.unsqueeze(1)).flatten(1)
+
+    @staticmethod
+    def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:
+        return None if y.dim() < 2 else y.reshape(-1, y.shape[-1])
+
+    @staticmethod
+    def forward(layer: nn.Module, x: Tensor) -> Tensor:
+        return nn.Bilinear.forward(cast(nn.Bilinear, layer), *BilinearRule._both(layer, x))
+
+    @staticmethod
+    def apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.bilinear(*BilinearRule._both(layer, x), weight, bias)
+
+    @staticmethod
+    def dimensions_after_units(layer: nn.Module) -> int:
+        return 0
+
+    @staticmethod
+    def _both(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        bilinear = cast(nn.Bilinear, layer)
+        first, second = x.split([bilinear.in1_features, bilinear.in2_features], dim=-1)
+        return first, second

@@ -36,6 +36,7 @@ class Normalization:
             for name, module in model.named_modules()
             if isinstance(module, _NormBase) and module.track_running_stats and module.running_mean is not None
         }
+        self.has_layer_norm = has_layer_norm(model)
         self.detach()  # a copy of a model comes with the forward passes of the original's learner
         for module in self.layers.values() if mode == "batch" else []:
             if isinstance(module, _BatchNorm):

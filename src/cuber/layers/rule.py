@@ -43,6 +43,11 @@ class Rule(ABC):
         return layer, x
 
     @staticmethod
+    def forward(layer: nn.Module, x: Tensor) -> Tensor:
+        """Return the layer's own output for an input that ``bind`` has returned."""
+        return type(layer).forward(layer, x)
+
+    @staticmethod
     def outputs(layer: nn.Module, y: Tensor) -> Tensor | None:
         """Return the output, or its gradient, with one row for each row of ``vectors``; None where that is not known.
 

@@ -27,7 +27,7 @@ from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.settings import setting
 from cuber.core.update_filter import FilteredUpdates
-from cuber.layers import ProtectedLayer, has_layer_norm
+from cuber.layers import ProtectedLayer
 from cuber.methods.cuber import SubspaceMethod
 from cuber.subspace import Constraint, QuadraticModel
 
@@ -136,7 +136,7 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         SubspaceMethod.on_task_end(self, loader)
         self.predictions.append(float(self.predicted_change()))
         # Changes of several layers add up: (sum r)^2 <= n sum r^2.
-        curvature = self.curvature * len(self.layers) * (WITH_LAYER_NORM if has_layer_norm(self.model) else 1)
+        curvature = self.curvature * len(self.layers) * (WITH_LAYER_NORM if self.normalization.has_layer_norm else 1)
         for name, layer in self.layers.items():
             if name in self.models:
                 self.models[name].move(self.moved(layer))
