@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import cuber
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers.rule import rule_for
-from cuber.methods.lora import private, shared
+from cuber.methods.adapted import private, shared
 from tests.methods.lora import adamw, learn, loss_fn, tasks, train, vit
 
 peft = pytest.importorskip("peft")

@@ -13,41 +13,30 @@ which is active for this task alone.
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from cuber.core import batches, distributed
+from cuber.core import batches
 from cuber.core.batches import Batch
-from cuber.core.coverage import Coverage
-from cuber.core.learner import LossFunction, Method
-from cuber.core.misuse import require_attached
 from cuber.core.settings import PerLayer, setting
 from cuber.errors import CuberError, CuberWarning
-from cuber.layers import ProtectedLayer
-from cuber.layers.adapters import Adapters, Ranks, adaptable, has_adapters, merge_adapters, require_peft
-from cuber.layers.rule import rule_for
-from cuber.methods.adapter_coverage import adapter_coverage
-from cuber.methods.cuber import SubspaceMethod
-from cuber.networks.heads import HeadCopies, heads_of, keep_selected_copies
+from cuber.methods.adapted import AdapterMethod, private, shared
 from cuber.subspace import BACKWARD_TRANSFER, FORWARD_TRANSFER, Gram
 from cuber.subspace.free import ChangeBudget, directions_within, energy_outside, free_directions, output_energy
 
-OUTPUT_LAYERS = ("classifier", "score")
-"""What Hugging Face's classifiers call their output layer."""
 FIRST_SAMPLES = 256
 """Samples that the rows of a new task's adapters are computed from."""
 
 
 @dataclass(eq=False, repr=False)
-class LoRA(SubspaceMethod):
+class LoRA(AdapterMethod):
     """Learn each task by a low-rank adapter that leaves the outputs of old tasks as they are.
 
     Args:
@@ -57,12 +46,9 @@ class LoRA(SubspaceMethod):
             the model has them. The heads of a :class:`MultiHead` need not be named.
     """
 
-    remembered: ClassVar[dict[str, Any]] = {"ranks": dict[str, Ranks], "budgets": dict[str, ChangeBudget]}
+    remembered: ClassVar[dict[str, Any]] = {"budgets": dict[str, ChangeBudget]}
 
-    targets: Sequence[str] | str | None = field(default=None, kw_only=True)
-    output_layers: Sequence[str] | None = field(default=None, kw_only=True)
     rank: int = setting(8, "rows of a task's adapter in each layer", low=1)
-    scale: float = setting(1.0, "factor s of every update", low=1e-9)
     tolerance: float = setting(
         1e-3, "how much all later tasks together may change a layer's outputs for old inputs, relative to them", low=0
     )
@@ -88,84 +74,9 @@ class LoRA(SubspaceMethod):
         """Layer name -> how much its outputs for old inputs may still change."""
         self.bounds: dict[str, float] = {}
         """Layer name -> the largest norm of the present task's update."""
-        super().__post_init__()
-
-    # The model
-
-    def _find_layers(self) -> None:
-        """Find the layers to adapt, and give every task a copy of the output layers."""
-        self.adapters = Adapters(self.model, self.scale)
-        require_peft()
         if self.max_rank:
             raise CuberError("LoRA takes no max_rank: outputs for old inputs would change with each direction dropped")
-        if has_adapters(self.model):
-            raise CuberError(
-                "this model has adapters of peft already: give LoRA the model without them, "
-                "peft_model.merge_and_unload() or peft_model.unload()"
-            )
-        outputs = self._output_layers()
-        exempt = [*outputs.values(), *(multi_head.heads for multi_head in self.heads)]
-        found = adaptable(self.model, self.targets, exempt)
-        if not found:
-            raise CuberError("the model has no linear layer to adapt besides its output layers")
-        for name, module in outputs.items():
-            parent, _, attribute = name.rpartition(".")
-            setattr(self.model.get_submodule(parent), attribute, HeadCopies(module))
-        self.heads = heads_of(self.model)
-        self._freeze_base()  # a bias that is frozen is no part of a layer's matrix
-        for name, module in found.items():
-            rule = rule_for(module)
-            assert rule is not None
-            self.layers[name] = self.make_layer(ProtectedLayer(name, [module], rule))
-            self.layers[name].attach()
-
-    def _output_layers(self) -> dict[str, nn.Module]:
-        modules = dict(self.model.named_modules())
-        if self.output_layers is None:
-            return {name: modules[name] for name in OUTPUT_LAYERS if name in modules}
-        for name in self.output_layers:
-            if not name or name not in modules:
-                raise CuberError(f"output_layers names '{name}', but the model has no such module")
-        return {name: modules[name] for name in self.output_layers}
-
-    def _freeze_base(self) -> None:
-        trained = {id(p) for multi_head in self.heads for p in multi_head.heads.parameters()}
-        trained |= {id(p) for p in self.adapters.parameters()}
-        self.freezer.freeze(p for p in self.model.parameters() if id(p) not in trained)
-
-    def freeze_parameters(self) -> None:
-        Method.freeze_parameters(self)
-        self._freeze_base()
-
-    @property
-    def peft_model(self) -> Any:
-        """peft's view of the model, for its ``save_pretrained``; None before the first task."""
-        return self.adapters.peft_model
-
-    def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
-        """Return gradients of the frozen weights, by which the regimes are decided."""
-        weights = [layer.parameter for layer in self.layers.values()]
-        try:
-            for weight in weights:
-                weight.requires_grad_(True)
-            return super().mean_gradients(loader)
-        finally:
-            for weight in weights:
-                weight.requires_grad_(False)
-
-    # A task
-
-    def begin_task(
-        self, loader: Iterable[Batch], loss_fn: LossFunction | None = None, *, steps: int | None = None
-    ) -> None:
-        """Add the adapters of the task; the arguments are those of :meth:`Method.begin_task`."""
-        require_attached(self, "begin_task")
-        self._resize_heads(self.tasks + 1)
-        try:
-            super().begin_task(loader, loss_fn, steps=steps)
-        except BaseException:
-            self._resize_heads(max(1, self.tasks + (self.task is not None)))
-            raise
+        super().__post_init__()
 
     def take(self, loader: Iterable[Batch]) -> list[Batch]:
         return batches.take(loader, FIRST_SAMPLES)
@@ -188,7 +99,7 @@ class LoRA(SubspaceMethod):
                 self.adapters.add(adapter, ranks)
                 for name in ranks:
                     self.adapters.set_rows(adapter, name, directions[name].mT)
-        self._open_task(self.tasks)
+        self.open_task(self.tasks)
 
     def reused_directions(self, name: str, gram: Gram) -> Tensor:
         """Return where the new task uses most of the subspaces of the old tasks that it reuses, d x k."""
@@ -214,12 +125,11 @@ class LoRA(SubspaceMethod):
                 stacklevel=5,
             )
 
-    def _open_task(self, task: int) -> None:
+    def open_task(self, task: int) -> None:
         """Train the up-projections of a task, as far as its update may grow."""
-        self.adapters.trained = [name for name in (shared(task), private(task)) if name in self.adapters.ranks]
+        super().open_task(task)
         ranks = self.adapters.ranks.get(shared(task), {})
         self.bounds = {name: self._budget(name).largest_norm(self.tolerance) for name in ranks}
-        self._activate(task)
 
     def _budget(self, name: str) -> ChangeBudget:
         return self.budgets.setdefault(name, ChangeBudget([0.0] * self.tasks, [0.0] * self.tasks))
@@ -264,116 +174,6 @@ class LoRA(SubspaceMethod):
                 entries.append(None)
             memory.end_task(0)
 
-    def weight(self, name: str) -> Tensor:
-        """Return the weight of a layer with all adapters that are active, out x d."""
-        layer = self.layers[name]
-        change = self.adapters.change(name)
-        weight = layer.parameter.detach()
-        return layer.join([weight if change is None else weight + change])
-
     def on_task_left(self) -> None:
         super().on_task_left()
-        self.adapters.trained, self.bounds = [], {}
-
-    # How the model is shown
-
-    def show_task(self, task: int | None) -> None:
-        super().show_task(task)
-        self._activate(task)
-
-    def _activate(self, task: int | None) -> None:
-        own = () if task is None else (private(task),)
-        self.adapters.activate([name for name in self.adapters.ranks if not is_private(name) or name in own])
-
-    def export(self, task: int) -> nn.Module:
-        """Return a plain copy of the model that answers for ``task``, its adapters in the weights, without peft."""
-        plain = super().export(task)
-        merge_adapters(plain)
-        return plain
-
-    def on_detach(self) -> None:
-        """Put the adapters that serve all tasks into the weights, and the selected heads in their places."""
-        super().on_detach()
-        self._activate(None)
-        self.adapters.merge()
-        keep_selected_copies(self.model)
-        self.heads = heads_of(self.model)
-
-    def coverage(self) -> Coverage:
-        """Return what becomes of the parameters: adapters are trained, the weights of the model never are."""
-        ups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
-        for name, ranks in self.ranks.items():
-            ups[is_private(name)] += [self.adapters.up(name, layer) for layer in ranks]
-        return adapter_coverage(self.model, self.freezer, ups[False], ups[True], self.adapters.parameters())
-
-    # Saving and loading
-
-    @property
-    def ranks(self) -> dict[str, Ranks]:
-        """Adapter -> layer -> rank."""
-        return self.adapters.ranks
-
-    @ranks.setter
-    def ranks(self, _: dict[str, Ranks]) -> None:
-        """``load_state_dict`` has added the adapters."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state: adds its adapters to the model, so load the model's weights after it."""
-        require_attached(self, "load_state_dict")
-        remembered = state.get("remembered") if isinstance(state, dict) else None
-        ranks = remembered.get("ranks", {}) if isinstance(remembered, dict) else {}
-        before, weights = dict(self.adapters.ranks), copy.deepcopy(self.model.state_dict())
-        self._set_adapters(ranks)
-        try:
-            super().load_state_dict(state)
-            if self.task is not None:
-                self._open_task(self.task)
-        except BaseException:
-            self._set_adapters(before)
-            self.model.load_state_dict(weights)
-            self._activate(self.shown_task)
-            raise
-
-    def check_state(self, remembered: dict[str, Any]) -> None:
-        if missing := self.layers.keys() ^ remembered["with_bias"].keys():
-            raise CuberError(
-                f"this state was saved with other targets: '{min(missing)}' is adapted in one of them only"
-            )
-        super().check_state(remembered)
-
-    def _set_adapters(self, ranks: dict[str, Ranks]) -> None:
-        """Add and remove adapters and heads until the model has those of a saved state."""
-        for name in [name for name, own in self.adapters.ranks.items() if ranks.get(name) != own]:
-            self.adapters.remove(name)
-        for name, own in ranks.items():
-            if name not in self.adapters.ranks:
-                self.adapters.add(name, own)
-        self._resize_heads(max([1, *(number(name) + 1 for name in ranks)]))
-
-    def _resize_heads(self, count: int) -> None:
-        for multi_head in self.heads:
-            if isinstance(multi_head, HeadCopies):
-                while len(multi_head.heads) < count:
-                    multi_head.add_copy()
-                    distributed.broadcast_(list(multi_head.heads[-1].parameters()))
-                del multi_head.heads[count:]
-
-
-def shared(task: int) -> str:
-    """Return the name of the adapter of a task that is active for all tasks."""
-    return f"task_{task}"
-
-
-def private(task: int) -> str:
-    """Return the name of the adapter of a task that is active for this task only."""
-    return f"task_{task}_reuse"
-
-
-def is_private(name: str) -> bool:
-    """Return whether an adapter is active for one task only."""
-    return name.endswith("_reuse")
-
-
-def number(name: str) -> int:
-    """Return the task that an adapter belongs to."""
-    return int(name.split("_")[1])
+        self.bounds = {}
