@@ -200,7 +200,8 @@ def test_every_optimizer_looks_at_its_own_layers_every_few_steps() -> None:
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss_fn(learner.model(x), y).backward()
-        before = {layer.name: learner.old_gradient(layer, learner.lam) for layer in learner.layers.values()}
+        moved = {name: learner.moved(layer) for name, layer in learner.layers.items()}
+        before = {name: learner.old_gradients[name].filtered_at(moved[name]) for name in moved}
         for optimizer in optimizers:
             optimizer.step()
     assert learner.pulls.keys() == learner.layers.keys()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cuber.subspace import quadratic
-from cuber.subspace.quadratic import QuadraticModel, SoftProjector
+from cuber.subspace.quadratic import DampedGradient, QuadraticModel, SoftProjector
 
 OUT, D = 3, 6
 
@@ -42,12 +42,12 @@ def test_it_is_the_sum_of_its_tasks(seed: int, tasks: int, rank: int, lam: float
     assert float(model.value(moved)) == pytest.approx(float((g * moved).sum() + torch.trace(moved @ H @ moved.T) / 2))
     assert torch.allclose(model.filter(lam).outside(moved), moved @ torch.linalg.inv(eye + H / lam), atol=1e-9)
     damped = g @ H @ torch.linalg.inv(H + lam * eye) + moved @ H
-    assert torch.allclose(model.damped_gradient_at(moved, lam), damped, atol=1e-7)
+    assert torch.allclose(DampedGradient(model, lam, lam).at(moved), damped, atol=1e-7)
     at = moved.clone().requires_grad_()
     (slope,) = torch.autograd.grad(model.value(at, lam), at)
     assert torch.allclose(slope, damped, atol=1e-7)  # what closures are told has the gradient that is added
-    filtered = model.filter(lam).outside(damped)
-    assert torch.allclose(model.damped_gradient_at(moved, lam, lam), filtered, atol=1e-7)
+    filtered = damped @ torch.linalg.inv(eye + H / lam)
+    assert torch.allclose(DampedGradient(model, lam, lam).filtered_at(moved), filtered, atol=1e-7)
 
 
 @given(st.integers(0, 1000), st.integers(1, 5))
@@ -72,7 +72,7 @@ def test_without_curvature_the_gradient_is_not_followed() -> None:
     model = QuadraticModel.empty(1, 2, like=torch.zeros(1))
     inputs = torch.diag(torch.tensor([1.0, 0.0]))
     model.add(torch.tensor([[1.0, 1.0]]), inputs, torch.ones(1, 2), curvature=2.0, lam=1.0)
-    assert torch.allclose(model.damped_gradient_at(torch.zeros(1, 2), 0.5), torch.tensor([[0.8, 0.0]]))
+    assert torch.allclose(model.damped_gradient(0.5), torch.tensor([[0.8, 0.0]]))
 
 
 @pytest.mark.parametrize("weight", [torch.zeros(OUT, D), torch.full((OUT, D), 1e-9)], ids=["zero", "tiny"])

@@ -14,7 +14,6 @@ new task reuses old ones by scalings, as in TRGP, and descends on its own loss a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,7 +28,7 @@ from cuber.core.settings import setting
 from cuber.core.update_filter import FilteredUpdates
 from cuber.layers import ProtectedLayer
 from cuber.methods.cuber import SubspaceMethod
-from cuber.subspace import Constraint, QuadraticModel
+from cuber.subspace import Constraint, DampedGradient, QuadraticModel
 
 DAMPING = 0.1  # share of lam below which the curvature of old losses is too small to follow their gradient
 WITH_LAYER_NORM = 10.0  # factor of the curvature in models with layer norm, which react to changes more strongly
@@ -58,6 +57,8 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         """Task -> by how much it has changed the sum of old losses, as the models have it."""
         self.start: dict[str, Tensor] = {}
         """Layer name -> its weight when the present task began."""
+        self.old_gradients: dict[str, DampedGradient] = {}
+        """Layer name -> the gradient of old losses in the present task, as a function of D."""
         self.pulls: dict[str, Tensor] = {}
         """Layer name -> the gradient of old losses times P, as it was a few steps ago."""
         self.ages: dict[str, int] = {}
@@ -67,7 +68,7 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
     def on_task_begin(self) -> None:
         """Choose the tasks to reuse, and filter every layer's updates."""
         self.start = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
-        self.pulls, self.ages = {}, {}
+        self.old_gradients, self.pulls, self.ages = {}, {}, {}
         SubspaceMethod.on_task_begin(self)
 
     def protected_columns(self, name: str, *, at_start: bool = False) -> Tensor:
@@ -78,7 +79,9 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
     def constrain(self, layer: ProtectedLayer) -> None:
         """Multiply gradients by P, and let the scalings read the weight where it is now."""
         name, none = layer.name, self.protected_columns(layer.name)
-        projector = self.models[name].filter(self.lam) if name in self.models else None
+        if name in self.models:
+            self.old_gradients[name] = DampedGradient(self.models[name], DAMPING * self.lam, self.lam)
+        projector = self.old_gradients[name].projector if name in self.models else None
         basis, anchor = self.memory[name].basis, self.anchors[name]
         layer.constraint = Constraint(basis, none, none, anchor, projector=projector, anchored=False)
 
@@ -86,21 +89,18 @@ class SoftCUBER(FilteredUpdates, SubspaceMethod):
         """Return D, how far a weight has moved in the present task."""
         return layer.matrix().detach() - self.start[layer.name]
 
-    def old_gradient(self, layer: ProtectedLayer, lam: float = math.inf) -> Tensor:
-        """Return the gradient of old losses, as the model has it here; with ``lam``, multiplied by P."""
-        return self.old * self.models[layer.name].damped_gradient_at(self.moved(layer), DAMPING * self.lam, lam)
-
     def before_step(self, optimizer: Optimizer) -> None:
         """Filter the gradient, and add that of old losses."""
         for layer, lr in self.optimizers.layers_to_change(optimizer, self.layers.values()):
             layer.require_whole()
             name = layer.name
             if name in self._before and name in self.models:  # the change that the optimizer makes is filtered instead
-                layer.add_to_gradient(self.old_gradient(layer))
+                layer.add_to_gradient(self.old * self.old_gradients[name].at(self.moved(layer)))
             elif name in self.models:
                 layer.backend.project_gradient()
                 if self.ages.get(name, self.every) >= self.interval(lr):
-                    self.pulls[name], self.ages[name] = self.old_gradient(layer, self.lam), 0
+                    self.pulls[name] = self.old * self.old_gradients[name].filtered_at(self.moved(layer))
+                    self.ages[name] = 0
                 self.ages[name] += 1
                 layer.add_to_gradient(self.pulls[name])
 

@@ -29,7 +29,7 @@ from cuber.subspace.memory import (
     held_share,
 )
 from cuber.subspace.precision import full_precision, has_float64, in_float64
-from cuber.subspace.quadratic import QuadraticModel
+from cuber.subspace.quadratic import DampedGradient, QuadraticModel
 from cuber.subspace.sketch import Sketch
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "WIDE",
     "Anchor",
     "Constraint",
+    "DampedGradient",
     "Gram",
     "LayerMemory",
     "LearnedScaling",

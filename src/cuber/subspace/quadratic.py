@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -71,42 +70,71 @@ class QuadraticModel:
 
     def gradient_at(self, displacement: Tensor) -> Tensor:
         """Return ``g + D H``."""
+        return self.gradient + self.bent(displacement)
+
+    def bent(self, displacement: Tensor) -> Tensor:
+        """Return ``D H``."""
         along = displacement.to(self.directions) @ self.directions
-        return torch.addmm(self.gradient, along * self.curvatures, self.directions.mT)
+        return (along * self.curvatures) @ self.directions.mT
 
-    def damped_gradient_at(self, displacement: Tensor, damping: float, lam: float = math.inf) -> Tensor:
-        """Return ``g H (H + damping I)^-1 + D H``, whose root ``-g (H + damping I)^-1`` is nowhere far away.
+    def damped_gradient(self, damping: float) -> Tensor:
+        """Return ``g H (H + damping I)^-1``, the part of g that is followed.
 
-        Along directions without curvature the gradient alone has no minimum: it would be followed without end.
+        Along directions without curvature g has no minimum, and following it would never end. With this in its place,
+        the minimum is at ``-g (H + damping I)^-1``, nowhere far away.
 
         Args:
-            displacement: D.
             damping: curvature below which g is hardly followed.
-            lam: if given, the result is multiplied by ``P = (I + H / lam)^-1``.
         """
-        along = self.gradient @ self.directions / (self.curvatures + damping)
-        along = along + displacement.to(self.directions) @ self.directions
-        return (along * self.curvatures / (1 + self.curvatures / lam)) @ self.directions.mT
+        shares = self.curvatures / (self.curvatures + damping)
+        return (self.gradient @ self.directions * shares) @ self.directions.mT
 
     def value(self, displacement: Tensor, damping: float = 0.0) -> Tensor:
         """Return by how much a displacement changes the sum of old losses.
 
-        With ``damping``, return instead the function whose gradient is :meth:`damped_gradient_at`.
+        With ``damping``, return instead the function whose gradient has :meth:`damped_gradient` in place of g.
         """
         along = displacement.to(self.directions) @ self.directions
         bent = (along.square() @ self.curvatures).sum() / 2
         if not damping:
             return (self.gradient * displacement).sum() + bent
-        followed = self.gradient @ self.directions * (self.curvatures / (self.curvatures + damping))
-        return (followed * along).sum() + bent
+        return (self.damped_gradient(damping) * displacement).sum() + bent
 
     def move(self, displacement: Tensor) -> None:
         """Expand the model at the weight that the displacement leads to."""
         self.gradient = self.gradient_at(displacement)
 
     def filter(self, lam: float) -> SoftProjector:
-        """Return ``P = (I + H / lam)^-1``, by which updates are multiplied: what old inputs need hardly moves."""
+        """Return ``P = (I + H / lam)^-1``, by which updates are multiplied: what old inputs need hardly moves.
+
+        What it removes is ``I - P = H P / lam``.
+        """
         return SoftProjector(self.directions, self.curvatures / (self.curvatures + lam))
+
+
+class DampedGradient:
+    """The gradient of a model after a displacement, ``damped g + D H``, without and with P.
+
+    It is needed every few steps of a task: what does not depend on D is computed once.
+
+    Args:
+        model: it must not change.
+        damping: as in :meth:`QuadraticModel.damped_gradient`.
+        lam: of P.
+    """
+
+    def __init__(self, model: QuadraticModel, damping: float, lam: float) -> None:
+        self._model, self._lam = model, lam
+        self._start = model.damped_gradient(damping)
+        self.projector = model.filter(lam)
+
+    def at(self, displacement: Tensor) -> Tensor:
+        """Return ``damped g + D H``."""
+        return self._start + self._model.bent(displacement)
+
+    def filtered_at(self, displacement: Tensor) -> Tensor:
+        """Return ``(damped g + D H) P``, at the cost of one projection: ``H P`` is ``lam (I - P)``."""
+        return self._start + self.projector.inside(self._lam * displacement - self._start)
 
 
 class SoftProjector:
