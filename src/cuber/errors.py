@@ -7,7 +7,13 @@ from collections.abc import Iterable
 
 
 class CuberError(ValueError):
-    """An error that the user can fix; the message says what is wrong, where, and what to do."""
+    """An error that the user can fix; the message says what is wrong, where, and what to do.
+
+    >>> import cuber
+    >>> cuber.CUBER(torch.nn.Linear(4, 2), eps1="high")
+    Traceback (most recent call last):
+    cuber.errors.CuberError: CUBER: eps1 must be a number of at least 0, not 'high'
+    """
 
 
 class UnknownKeyword(CuberError, TypeError):  # noqa: N818
@@ -15,7 +21,11 @@ class UnknownKeyword(CuberError, TypeError):  # noqa: N818
 
 
 class CuberWarning(UserWarning):
-    """Something that works but may not be what the user intended."""
+    """Something that works but may not be what the user intended.
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", CuberWarning)  # let warnings end the program  # doctest: +SKIP
+    """
 
 
 def unknown(kind: str, name: str, known: Iterable[str], error: type[CuberError] = CuberError) -> CuberError:

@@ -24,7 +24,14 @@ SERVICE_FILES = ("tensorboard", "wandb", "wandb-run", "mlflow-run")
 
 
 class Logger:
-    """Receives the events of a run as plain values; this base class ignores them."""
+    """Receives the events of a run as plain values; this base class ignores them.
+
+    >>> class Printer(Logger):
+    ...     def evaluation(self, task, accuracy):
+    ...         print(f"after task {task}: {accuracy}")
+    >>> Printer().evaluation(0, [97.5, None])
+    after task 0: [97.5, None]
+    """
 
     def start(self, config: dict[str, Any], position: Any | None) -> None:
         """A run begins; or it resumes from a checkpoint in which ``position`` is what ``position()`` returned."""

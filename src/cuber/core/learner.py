@@ -16,6 +16,7 @@ from cuber.core.batches import Batch
 from cuber.core.coverage import Coverage, describe
 from cuber.core.detaching import detach
 from cuber.core.export import export
+from cuber.core.hooks import TrainingHooks
 from cuber.core.misuse import check_known, require_attached, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.provenance import warn_of_other_settings, warn_of_other_weights
@@ -34,16 +35,20 @@ Forward = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(eq=False, repr=False)
-class Method(WithSettings):
+class Method(TrainingHooks, WithSettings):
     """A learner around a model. Call ``begin_task``, ``end_epoch`` and ``end_task`` at these points of your loop.
 
-    A method of your own overrides what it needs of the section "For methods to override", and declares what it must
+    A method of your own overrides what it needs of :class:`cuber.core.hooks.TrainingHooks`, and declares what it must
     remember in ``remembered``. What it does not override is plain training.
 
     Args:
         model: any ``nn.Module``; it stays the same object.
-        norm_statistics: running statistics of batch norm, per task or per batch.
         forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+
+    >>> class Nothing(Method):
+    ...     "Plain training on task after task."
+    >>> Nothing(nn.Linear(4, 2)).tasks
+    0
     """
 
     joint: ClassVar[bool] = False
@@ -112,6 +117,9 @@ class Method(WithSettings):
             loader: the task's training data; read several times.
             loss_fn: ``loss_fn(output, target)``, a mean over the batch.
             steps: number of steps in an epoch, where it is not ``len(loader)``.
+
+        Raises:
+            CuberError: a task has begun already, or model, loss and loader do not fit each other.
         """
         require_attached(self, "begin_task")
         batches.check_loader(loader, "begin_task")
@@ -146,6 +154,9 @@ class Method(WithSettings):
     def wrap(self, optimizer: Optimizer) -> Optimizer:
         """Let the learner act before and after each step of an optimizer; call once per task, after ``begin_task``.
 
+        Args:
+            optimizer: a torch optimizer over ``learner.parameters()``; several optimizers may be wrapped one by one.
+
         Returns:
             The same optimizer.
         """
@@ -167,11 +178,7 @@ class Method(WithSettings):
         self.on_epoch_end()
 
     def end_task(self, loader: Iterable[Batch]) -> None:
-        """Call after the last step of a task, with the weights that are to be kept.
-
-        Args:
-            loader: the task's training data.
-        """
+        """Call after the last step of a task, with its training data and the weights that are to be kept."""
         require_task(self, "end_task")
         require_attached(self, "end_task")
         batches.check_loader(loader, "end_task")
@@ -193,16 +200,34 @@ class Method(WithSettings):
         return [parameter for _, parameter in self.named_parameters()]
 
     def as_task(self, task: int | None) -> AbstractContextManager[nn.Module]:
-        """While open, the model answers as it does for ``task``; None: with its bare weights, the head unchanged."""
+        """Return a context manager in which the model answers as it does for ``task``.
+
+        Args:
+            task: number of the task, from 0; None: bare weights, the head unchanged.
+
+        Returns:
+            A context manager that yields the model. The mode (training or evaluation) is not changed.
+        """
         check_known(self, task)
         return showing(self, task)
 
     def export(self, task: int) -> nn.Module:
-        """Return a plain copy of the model that answers for ``task``, in evaluation mode; it does not need cuber."""
+        """Return a copy of the model that answers for one task and does not need cuber.
+
+        Args:
+            task: number of the task, from 0.
+
+        Returns:
+            A module of the model's own class, in evaluation mode, with scalings and gates in its weights.
+        """
         return export(self, task)
 
     def snapshot(self) -> Snapshot:
-        """Copy all that training this task changes, scalings and buffers included: ``take()``, ``restore()``."""
+        """Copy all that training this task changes, scalings and buffers included, for early stopping.
+
+        Returns:
+            A copy: ``take()`` copies again, ``restore()`` copies back, before ``end_task``.
+        """
         return Snapshot(self)
 
     def detach(self) -> None:
@@ -212,12 +237,17 @@ class Method(WithSettings):
     def average_gradients(self, weight: float | None = None) -> None:
         """Call between ``backward()`` and ``step()`` in several processes without ``DistributedDataParallel``.
 
-        ``weight`` is the share of this process in the whole batch (default: all have the same).
+        Args:
+            weight: the share of this process in the whole batch (default: all have the same).
         """
         self.optimizers.average_gradients(self.parameters(), weight)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the differentiable loss of a batch at the weights that the model now shows."""
+        """Return the differentiable loss of a batch at the weights that the model now shows.
+
+        Args:
+            batch: ``(x, y)``, or whatever ``forward=`` takes.
+        """
         if self.forward is not None:
             return self.forward(self.model, batch)
         batches.check_pair(batch)
@@ -243,7 +273,11 @@ class Method(WithSettings):
         return save(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state_dict()`` returned; in the middle of a task, call ``resume_task`` next."""
+        """Continue from a saved state; in the middle of a task, call ``resume_task`` next.
+
+        Args:
+            state: what ``state_dict()`` of a learner with the same settings and layers returned.
+        """
         require_attached(self, "load_state_dict")
         check_state(self, state)
         self.check_state(state["remembered"])
@@ -260,45 +294,28 @@ class Method(WithSettings):
             self.normalization.keep(self.per_task_parameters(), self.statistics)
 
     def resume_task(self, loss_fn: LossFunction | None = None) -> None:
-        """Go on with the task in whose middle a loaded state was saved."""
+        """Go on with the task in whose middle a loaded state was saved.
+
+        Args:
+            loss_fn: as for ``begin_task``.
+        """
         require_task(self, "resume_task")
         warn_of_other_weights(self)
         self._loss_fn, self._resumed = loss_fn, True
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes kept between tasks, by kind."""
+        """Return the bytes kept between tasks, by kind.
+
+        Returns:
+            Kind -> bytes, such as ``{"bases": 14100, "heads": 8000}``.
+        """
         heads = sum(head.nbytes for multi in self.heads for head in multi.heads[: self.tasks].parameters())
         return memory_bytes(self) | {"heads": heads}
 
     def __repr__(self) -> str:
         return describe(self)
 
-    # For methods to override
-
-    def on_task_begin(self) -> None:
-        """A task begins: the model shows it, other tasks' parameters are frozen. Raise to refuse the task."""
-
-    def on_step_begin(self, optimizer: Optimizer) -> None:
-        """An optimizer begins a step; gradients that a closure computes do not exist yet. Needs ``before_step``."""
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        """The gradients are complete and the step is not made: change ``parameter.grad``."""
-
-    def added_loss(self, optimizer: Optimizer) -> Tensor | None:
-        """Return the term whose gradient ``before_step`` has added, for optimizers that step with a closure."""
-        return None
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """The optimizer has changed the weights."""
-
-    def on_epoch_end(self) -> None:
-        """A pass over the training data has ended."""
-
-    def observe_task(self, loader: Iterable[Batch]) -> None:
-        """A task has been learned: look at all of its data, before ``on_task_end``; call ``super()`` first."""
-
-    def on_task_end(self, loader: Iterable[Batch]) -> None:
-        """A task has been learned: remember what later tasks need of its data. Raise before anything is changed."""
+    # For methods to override, besides the hooks
 
     def show_task(self, task: int | None) -> None:
         """Let the model answer for a task, with its head and statistics; None: bare weights; call ``super()`` first."""
@@ -314,14 +331,6 @@ class Method(WithSettings):
         """Freeze what the new task must not train: the heads of other tasks; call ``super()`` first."""
         if self.heads:
             self.freezer.freeze(other_head_parameters(self.model, range(self.tasks, self.tasks + self.at_once)))
-
-    def per_task_parameters(self) -> Iterable[str]:
-        """Return the names of trained parameters that each task has its own values of, from this task on."""
-        return ()
-
-    def unprotected_parameters(self) -> dict[str, str] | None:
-        """Return the trained parameters that old tasks may lose by, with the reason; None: the method protects none."""
-        return None
 
     def coverage(self) -> Coverage | None:
         """Return what becomes of the model's parameters; None: the method protects none."""
@@ -353,25 +362,6 @@ class Method(WithSettings):
                 for batch in self.sample[: max(1, len(self.sample) - 1)] if estimated else []:
                     self.try_loss(batch, "batches")
         distributed.average_(self.normalization.buffers())
-
-    def check_state(self, remembered: dict[str, Any]) -> None:
-        """Raise unless the learner can load this part of a saved state."""
-
-    def on_state_loaded(self) -> None:
-        """All that is declared in ``remembered``, and in a task in ``in_task``, has been loaded."""
-
-    def on_weights_restored(self) -> None:
-        """A snapshot was restored."""
-
-    def on_task_left(self) -> None:
-        """A task has ended or was refused: drop what belongs to it."""
-
-    def on_detach(self) -> None:
-        """The learner is being removed: undo what it has changed in the model."""
-
-    def describe(self) -> list[str]:
-        """Return lines that ``repr`` adds."""
-        return []
 
     def overrides(self, name: str) -> bool:
         """Return whether a method of the base class is overridden."""

@@ -89,6 +89,9 @@ def register(*layer_types: type[nn.Module] | str) -> Callable[[type[Any]], type[
     Args:
         layer_types: classes, or the full names of classes in packages that need not be installed, such as
             ``"transformers.pytorch_utils.Conv1D"``.
+
+    Returns:
+        The decorator, which returns the rule unchanged.
     """
 
     def enter(rule: type[Any]) -> type[Any]:

@@ -20,7 +20,14 @@ from cuber.replay import Reservoir
 
 @dataclass(eq=False, repr=False)
 class AGEM(ReplayMethod):
-    """Take no step that would raise the mean loss of samples remembered from old tasks."""
+    """Take no step that would raise the mean loss of samples remembered from old tasks.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+
+    >>> learner = AGEM(nn.Linear(4, 2), memory=500, replay=256)
+    """
 
     def combine(self, gradients: list[Tensor], replayed: list[Tensor]) -> list[Tensor]:
         """Return g, or g - (g . r / r . r) r where g . r < 0; all gradients together are one vector."""

@@ -132,7 +132,16 @@ class SubspaceMethod(PooledMethod):
 
 @dataclass(eq=False, repr=False)
 class CUBER(SubspaceMethod):
-    """Let new tasks improve old ones where their gradients agree."""
+    """Let new tasks improve old ones where their gradients agree.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+        mask: function of a batch that says which positions are real, or None; default: ``attention_mask``.
+
+    >>> CUBER(nn.Linear(4, 2), **PAPER).eps2  # the settings of the paper
+    0.0
+    """
 
     eps1: float = setting(0.5, "share of the gradient that must lie in an old task's subspace (above 1: GPM)", low=0)
     selected: int = setting(2, "how many old tasks a layer may reuse", low=0)

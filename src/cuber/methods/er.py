@@ -20,7 +20,14 @@ from cuber.replay import Reservoir
 
 @dataclass(eq=False, repr=False)
 class ER(ReplayMethod):
-    """Train on remembered samples of old tasks together with new ones."""
+    """Train on remembered samples of old tasks together with new ones.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+
+    >>> learner = ER(nn.Linear(4, 2), memory=500, replay=32)
+    """
 
     remembered: ClassVar[dict[str, Any]] = {"seen": int}
 

@@ -32,7 +32,14 @@ from cuber.subspace import in_float64
 
 @dataclass(eq=False, repr=False)
 class EWC(Method):
-    """Pull weights to their values in old tasks, by how much these depend on them; not heads and what is per task."""
+    """Pull weights to their values in old tasks, by how much these depend on them; not heads and what is per task.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+
+    >>> learner = EWC(nn.Linear(4, 2), lam=100, anchors="last")  # online EWC
+    """
 
     remembered: ClassVar[dict[str, Any]] = {
         "importance": dict[str, Tensor],

@@ -12,4 +12,12 @@ from cuber.methods.cuber import SubspaceMethod
 
 @dataclass(eq=False, repr=False)
 class GPM(SubspaceMethod):
-    """Protect the input subspace of every old task in every layer."""
+    """Protect the input subspace of every old task in every layer.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+        mask: function of a batch that says which positions are real, or None; default: ``attention_mask``.
+
+    >>> learner = GPM(nn.Linear(4, 2), threshold=0.99)
+    """

@@ -34,7 +34,14 @@ LARGEST_EXPONENT = 50.0
 
 @dataclass(eq=False, repr=False)
 class HAT(FilteredUpdates):
-    """Learn a gate for every unit, and leave weights between open units of old tasks unchanged."""
+    """Learn a gate for every unit, and leave weights between open units of old tasks unchanged.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+
+    >>> learner = HAT(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), smax=100)
+    """
 
     remembered: ClassVar[dict[str, Any]] = {
         "embeddings": list[dict[str, Tensor]],

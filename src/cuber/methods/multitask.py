@@ -24,6 +24,11 @@ class Multitask(Method):
     sample; ``learner.loss(batch)`` uses the head of each sample's own task. Batch norm has one set of running
     statistics for all tasks; with ``norm_statistics="batch"`` a test batch of one task has other statistics than the
     mixed batches of training.
+
+    Args:
+        model: any ``nn.Module``, or a ``MultiHead`` whose heads come last.
+
+    >>> learner = Multitask(nn.Linear(4, 2))
     """
 
     joint: ClassVar[bool] = True

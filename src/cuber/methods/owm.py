@@ -48,7 +48,15 @@ class CPUTensors(dict[str, Tensor]):
 
 @dataclass(eq=False, repr=False)
 class OWM(FilteredUpdates, MaskedInputs):
-    """Let the weights of a layer change only orthogonally to the inputs of old tasks."""
+    """Let the weights of a layer change only orthogonally to the inputs of old tasks.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+        mask: function of a batch that says which positions are real, or None; default: ``attention_mask``.
+
+    >>> learner = OWM(nn.Linear(4, 2), alpha=0.1)
+    """
 
     remembered: ClassVar[dict[str, Any]] = {"memory": CPUTensors}
     kinds: ClassVar[dict[str, str]] = {"memory": "projectors"}

@@ -36,7 +36,15 @@ WITH_LAYER_NORM = 10.0  # factor of the curvature in models with layer norm, whi
 
 @dataclass(eq=False, repr=False)
 class SoftCUBER(FilteredUpdates, SubspaceMethod):
-    """Learn a new task on top of a second-order model of the old losses."""
+    """Learn a new task on top of a second-order model of the old losses.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+        mask: function of a batch that says which positions are real, or None; default: ``attention_mask``.
+
+    >>> learner = SoftCUBER(nn.Linear(4, 2), lam=0.3)
+    """
 
     remembered: ClassVar[dict[str, Any]] = {"models": dict[str, QuadraticModel], "predictions": list[float]}
     in_task: ClassVar[dict[str, Any]] = {"start": dict[str, Tensor], "pulls": dict[str, Tensor], "ages": dict[str, int]}

@@ -13,7 +13,15 @@ from cuber.methods.cuber import SubspaceMethod
 
 @dataclass(eq=False, repr=False)
 class TRGP(SubspaceMethod):
-    """Reuse the weights of the nearest old tasks, scaled, layer by layer."""
+    """Reuse the weights of the nearest old tasks, scaled, layer by layer.
+
+    Args:
+        model: any ``nn.Module``, with a ``MultiHead`` where tasks have a head each.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+        mask: function of a batch that says which positions are real, or None; default: ``attention_mask``.
+
+    >>> learner = TRGP(nn.Linear(4, 2), eps1=0.4, selected=3)
+    """
 
     eps1: float = setting(0.5, "share of the gradient that must lie in an old task's subspace (above 1: GPM)", low=0)
     selected: int = setting(2, "how many old tasks a layer may reuse", low=0)

@@ -14,8 +14,13 @@ from cuber.errors import CuberError
 class MultiHead(nn.Module):
     """A backbone with one linear head per task. Learners select the head.
 
-    The backbone returns ``features`` numbers per sample. A head is trained with its task only; its gradients are never
-    projected.
+    A head is trained with its task only; its gradients are never projected.
+
+    Args:
+        backbone: returns ``features`` numbers per sample.
+        features: number of inputs of every head.
+        classes_per_task: number of outputs of each head.
+        bias: whether the heads have biases.
 
     >>> model = MultiHead(nn.Flatten(), features=64, classes_per_task=[2, 2, 3])
     >>> model.select_task(2)

@@ -39,6 +39,7 @@ class RunDirectory:
     """Context manager that locks a directory for one run.
 
     Args:
+        path: The directory; made if it does not exist.
         checkpoint_every: Epochs between checkpoints; None: about one minute, also within epochs.
         fresh: Start over; the previous run is deleted when the new one has its first checkpoint.
         keep_failures: Keep the files of a run that failed before its first checkpoint.

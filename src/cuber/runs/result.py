@@ -38,10 +38,16 @@ class Epoch:
 
 @dataclass(repr=False)
 class Result:
-    """``accuracy[i][j]`` is the test accuracy (percent) on task j after learning task i, None where j > i.
+    """The result of a run: ``cuber.learn`` returns it, and ``result.json`` holds it.
 
-    With another ``metric``, it is the value of that. ``bwt`` above 0 is improvement, also where lower is better.
+    ``accuracy[i][j]`` is the test accuracy (percent) on task j after learning task i, None where j > i. With another
+    ``metric``, it is the value of that. ``bwt`` above 0 is improvement, also where lower is better.
     Methods that learn all tasks at once have one row, and one entry in each list of values per task.
+
+    >>> matrix = [[90.0, None], [91.0, 80.0]]
+    >>> result = Result("mine", "cuber", 0, [{"name": "a"}, {"name": "b"}], {}, {}, accuracy=matrix)
+    >>> result.acc, result.bwt, result.forgetting
+    (85.5, 1.0, 0.0)
     """
 
     benchmark: str

@@ -21,8 +21,18 @@ def stream_by_classes(
 ) -> Stream:
     """Split the classes of a dataset into tasks, each with a head of its own; the last task may have fewer.
 
-    ``held_out`` is the fraction of the training images that is held out for validation. ``seed`` determines which, and
-    with ``shuffle`` also the order of the classes.
+    Args:
+        dataset: A dataset of :mod:`cuber.datasets`, such as ``read_folder(...)`` returns.
+        classes_per_task: Number of classes in each task.
+        held_out: Fraction of the training images that is held out for validation.
+        seed: Determines which images are held out, and with ``shuffle`` the order of the classes.
+        shuffle: Whether the classes come in random order.
+
+    >>> from cuber.datasets import read_items
+    >>> rows = [{"image": torch.rand(1, 8, 8), "label": k % 4} for k in range(40)]
+    >>> stream = stream_by_classes(read_items(rows, side=8, grey=True), 2)
+    >>> [task.classes for task in stream]
+    [2, 2]
     """
     if classes_per_task < 1:
         raise CuberError(f"a task needs at least 1 class, not {classes_per_task}")
@@ -43,7 +53,15 @@ def stream_by_domains(
     shared_head: bool = True,
     name: str = "domains",
 ) -> Stream:
-    """Make a task of each dataset, in the given order; tasks that share a head must have the same classes."""
+    """Make a task of each dataset, in the given order.
+
+    Args:
+        domains: Name -> dataset; those that share a head must have the same classes.
+        held_out: Fraction of the training images that is held out for validation.
+        seed: Determines which images are held out.
+        shared_head: Whether all tasks share one head.
+        name: Name of the stream.
+    """
     for title, dataset in domains.items():
         odd = sorted(set(dataset.classes) ^ set(next(iter(domains.values())).classes))
         if shared_head and odd:

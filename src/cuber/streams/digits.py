@@ -32,7 +32,11 @@ def overlap_digits(
 
 
 def split_digits(seed: int = 0, *, validation_per_class: int = 15, test_per_class: int = 60) -> Stream:
-    """Return five tasks of two digits each: 0-1, 2-3, 4-5, 6-7, 8-9."""
+    """Return five tasks of two digits each: 0-1, 2-3, 4-5, 6-7, 8-9.
+
+    >>> len(split_digits())
+    5
+    """
     sampler = DigitSampler(seed)
     tasks = []
     for start in range(0, 10, 2):

@@ -118,10 +118,19 @@ class Task:
 
 
 class Stream:
-    """Tasks in the order in which they are learned, and notes on them that results repeat.
+    """Tasks in the order in which they are learned.
 
-    With ``shared_head`` all tasks have the same classes and share one output layer; else each has its own head.
-    ``metric`` is what ``cuber.learn`` measures, a :class:`cuber.Metric` or a torchmetrics object (default: accuracy).
+    Args:
+        name: Shown in results.
+        tasks: The tasks.
+        shared_head: Whether all tasks have the same classes and share one output layer; else each has its own head.
+        notes: Remarks on the data that results repeat.
+        metric: What ``cuber.learn`` measures: a :class:`cuber.Metric` or a torchmetrics object (default: accuracy).
+
+    >>> task = Task("two points", train=(torch.eye(2), [0, 1]), test=(torch.eye(2), [0, 1]))
+    >>> stream = Stream("points", [task, task], shared_head=True)
+    >>> len(stream), stream[1].name
+    (2, 'two points')
     """
 
     def __init__(

@@ -71,6 +71,7 @@ def learn(
 
     Args:
         method: A method around a model, such as ``cuber.CUBER(model)``, that has not learned a task yet.
+        stream: The tasks, in the order in which they are learned.
         seed: Seed of all random numbers.
         optimizer: Called with parameters and learning rate in each task.
         loss_fn: ``loss_fn(output, target)``, a mean over the batch. Targets that are numbers need another than the
@@ -83,11 +84,18 @@ def learn(
         workers: Processes that read images on disk and torch Datasets; 0: this one. The result is the same.
         **training: See TrainingConfig.
 
+    Returns:
+        The :class:`cuber.Result`, with the accuracy matrix, losses, regimes, times and memory.
+
     Raises:
         CuberError: If an option is invalid, the model does not fit the stream, or the loss is not finite.
 
-    >>> result = cuber.learn(cuber.CUBER(model), stream, epochs=5, lr=0.01)  # doctest: +SKIP
-    >>> result.accuracy, result.acc, result.bwt, result.regimes  # doctest: +SKIP
+    >>> import cuber
+    >>> x, y = torch.eye(4), torch.tensor([0, 1, 2, 3])
+    >>> stream = Stream("points", [Task(name, (x, y), (x, y)) for name in "ab"], shared_head=True)
+    >>> result = learn(cuber.CUBER(torch.nn.Linear(4, 4)), stream, epochs=50, lr=1.0, batch_size=4)
+    >>> result.acc, result.bwt
+    (100.0, 0.0)
     """
     try:
         config = TrainingConfig(**training)
