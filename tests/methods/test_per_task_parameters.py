@@ -332,7 +332,10 @@ def test_no_state_is_saved_while_the_model_has_the_values_of_another_task(betwee
         learner.begin_task(DATA.loader(1), loss_fn)
         train(learner, learner.wrap(OPTIMIZERS["AdamW"](learner.parameters())), DATA.loader(1))
     before = own_values(learner.model)
-    with learner.as_task(0), pytest.raises(CuberError, match=r"state_dict inside as_task.* of task 0 .*leave the block"):
+    with (
+        learner.as_task(0),
+        pytest.raises(CuberError, match=r"state_dict inside as_task.* of task 0 .*leave the block"),
+    ):
         learner.state_dict()
     # What was refused would have lost the values of the present task.
     assert same(own_values(learner.model), before)
