@@ -153,7 +153,7 @@ class Ours:
 
     def protected(self, name: str, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Directions of outputs, and of inputs, along which the update of the present task must not be."""
-        return weight[:, :0], self.learner.memory[name].basis
+        return weight[:, :0], self.learner.memory[name].basis[:, self.learner.protected_columns(name)]
 
 
 class FineTuned(Ours):

@@ -316,7 +316,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_bad_arguments_are_explained() -> None:
-    with pytest.raises(CuberError, match=r"no linear layer of the model is called 'qery' .*fc1, fc2"):
+    with pytest.raises(CuberError, match=r"no linear layer of the model is called 'qery' \(linear layers: .*\w+, \w+"):
         cuber.LoRA(vit(), targets=["qery"])
     with pytest.raises(CuberError, match="output_layers names 'head'"):
         cuber.LoRA(vit(), output_layers=["head"])
@@ -325,4 +325,4 @@ def test_bad_arguments_are_explained() -> None:
     with pytest.raises(CuberError, match="no max_rank"):
         cuber.LoRA(vit(), max_rank=3)
     with pytest.raises(CuberError, match="has adapters of peft already"):
-        cuber.LoRA(peft.get_peft_model(vit(), peft.LoraConfig(target_modules=["fc1"])))
+        cuber.LoRA(peft.get_peft_model(vit(), peft.LoraConfig(target_modules="all-linear")))

@@ -158,7 +158,7 @@ def test_where_no_gradients_agree_the_bits_are_those_without_regime_three() -> N
         for data in tasks():
             learn(learner, data)
         weights.append(learner.model.state_dict())
-        assert (learner.memory["vit.layers.0.mlp.fc1"].gradients[0] is None) == (eps2 > 1)
+        assert (next(iter(learner.memory.values())).gradients[0] is None) == (eps2 > 1)
     assert list(weights[0]) == list(weights[1])
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
