@@ -1,9 +1,11 @@
-"""LoRA in a stream of tasks: what is left of old outputs. The table of docs/lora.md.
+"""LoRA in a stream of tasks: what is left of old outputs, and what old tasks gain. The tables of docs/lora.md.
 
     python -m benchmarks.lora [--seeds 3]
+    python -m benchmarks.lora --overlap [--seeds 5] [--first-seed 0]
 
 A small vision transformer learns the digits 0 to 3, then three tasks of two other digits each, with AdamW (one row:
-SGD). All methods adapt the same layers, and every task has a head of its own.
+SGD). All methods adapt the same layers, and every task has a head of its own. With ``--overlap``, four tasks of three
+digits share digits, and have 20 images of each: later tasks have something to say about old ones.
 """
 
 from __future__ import annotations
@@ -25,13 +27,25 @@ from torch.nn import functional
 
 import cuber
 from benchmarks.class_token import DIGITS, ClassToken
+from cuber.subspace import BACKWARD_TRANSFER
 
-TASKS = ((4, 5), (6, 7), (8, 9))
 FEATURES, RANK, EPOCHS = 64, 8, 6
 PRESERVED = (0.5, 0.6, 0.7)
 """Share of the singular directions that OSF preserves in each task."""
 
 Makers = Callable[[Any], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The digits of each task, and the number of images of a digit that a task trains with."""
+
+    tasks: tuple[tuple[int, ...], ...]
+    images: int
+
+
+DISTINCT = Stream(((4, 5), (6, 7), (8, 9)), 120)
+OVERLAPPING = Stream(((4, 5, 6), (5, 6, 7), (6, 7, 8), (7, 8, 9)), 20)
 
 
 @dataclass
@@ -44,6 +58,13 @@ class Outcome:
     old: list[float] = field(default_factory=list)
     new: list[float] = field(default_factory=list)
     trained: list[float] = field(default_factory=list)
+    transfer: list[float] = field(default_factory=list)
+    """Per seed, accuracy of old tasks at the end minus that when they were learned."""
+    losses: list[float] = field(default_factory=list)
+    """Per seed, the same for losses, relative."""
+    regimes: list[int] = field(default_factory=list)
+    """Per seed, how often an old task was in regime 3 in a layer."""
+    demoted: list[int] = field(default_factory=list)
 
 
 def digits(seed: int) -> dict[int, tuple[Tensor, Tensor]]:
@@ -55,9 +76,15 @@ def digits(seed: int) -> dict[int, tuple[Tensor, Tensor]]:
     return {digit: (found[:120], found[120:]) for digit, found in own.items()}
 
 
-def task_of(data: dict[int, tuple[Tensor, Tensor]], chosen: tuple[int, ...], part: int) -> tuple[Tensor, Tensor]:
-    images = [data[digit][part] for digit in chosen]
+def labeled(images: list[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.cat(images), torch.cat([torch.full((len(own),), label) for label, own in enumerate(images)])
+
+
+def task_of(data: dict[int, tuple[Tensor, Tensor]], stream: Stream, number: int) -> tuple[Tensor, Tensor]:
+    """The training data of a task: other images of a digit than in the tasks before it, while there are any."""
+    chosen, count = stream.tasks[number], stream.images
+    used = {digit: count * sum(digit in task for task in stream.tasks[:number]) for digit in chosen}
+    return labeled([data[digit][0][used[digit] : used[digit] + count] for digit in chosen])
 
 
 def loader(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -65,17 +92,17 @@ def loader(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 @functools.cache
-def pretrained(seed: int) -> cuber.MultiHead:
+def pretrained(seed: int, stream: Stream) -> cuber.MultiHead:
     torch.manual_seed(seed)
     data, backbone, head = digits(seed), ClassToken(FEATURES, **DIGITS), nn.Linear(FEATURES, 4)
     optimizer = torch.optim.AdamW([*backbone.parameters(), *head.parameters()], lr=2e-3)
-    x, y = task_of(data, (0, 1, 2, 3), 0)
+    x, y = labeled([data[digit][0] for digit in range(4)])
     for _ in range(10):
         for images, labels in loader(x, y):
             optimizer.zero_grad()
             functional.cross_entropy(head(backbone(images)), labels).backward()
             optimizer.step()
-    return cuber.MultiHead(backbone, FEATURES, [len(task) for task in TASKS])
+    return cuber.MultiHead(backbone, FEATURES, [len(task) for task in stream.tasks])
 
 
 def weight_of(module: nn.Module) -> Tensor:
@@ -126,7 +153,7 @@ class Ours:
 
     def protected(self, name: str, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Directions of outputs, and of inputs, along which the update of the present task must not be."""
-        return weight[:, :0], self.learner.memory[name].basis
+        return weight[:, :0], self.learner.memory[name].basis[:, self.learner.protected_columns(name)]
 
 
 class FineTuned(Ours):
@@ -168,17 +195,22 @@ def outside(change: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return change - (change @ right) @ right.mT
 
 
-def run(make: Callable[..., Ours], optimizer: Makers, seed: int, outcome: Outcome) -> None:
-    data, model = digits(seed), copy.deepcopy(pretrained(seed))
+@torch.no_grad()
+def test_loss(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    return float(functional.cross_entropy(model(images), labels))
+
+
+def run(make: Callable[..., Ours], optimizer: Makers, seed: int, outcome: Outcome, stream: Stream = DISTINCT) -> None:
+    data, model = digits(seed), copy.deepcopy(pretrained(seed, stream))
     torch.manual_seed(seed)
     names = [name for name, module in model.backbone.named_modules() if isinstance(module, nn.Linear)]
     names = [f"backbone.{name}" for name in names]
     method = make(model, names)
     learner = method.learner
-    old = []
-    for number, chosen in enumerate(TASKS):
-        x, y = task_of(data, chosen, 0)
-        unseen = task_of(data, chosen, 1)
+    old, losses, before = [], [], len(outcome.new)
+    for number, chosen in enumerate(stream.tasks):
+        x, y = task_of(data, stream, number)
+        unseen = labeled([data[digit][1] for digit in chosen])
         batches = loader(x, y)
         start = shared_weights(learner, names)
         method.before(number)
@@ -202,6 +234,7 @@ def run(make: Callable[..., Ours], optimizer: Makers, seed: int, outcome: Outcom
         method.after()
         with torch.no_grad(), learner.as_task(number):
             outcome.new.append(float((model(unseen[0]).argmax(1) == unseen[1]).float().mean()))
+            losses.append(test_loss(model, *unseen))
             features = model.backbone(unseen[0])
             old.append((number, unseen, features, inputs_of(model, names, x), weights_of(model, names)))
     for number, (images, labels), features, inputs, weights in old[:-1]:
@@ -209,9 +242,18 @@ def run(make: Callable[..., Ours], optimizer: Makers, seed: int, outcome: Outcom
             outcome.old.append(float((model(images).argmax(1) == labels).float().mean()))
             outcome.network.append(float((model.backbone(images) - features).norm() / features.norm()))
             now = weights_of(model, names)
+            losses[number] = test_loss(model, images, labels) / losses[number] - 1
         for name, vectors in inputs.items():
-            before = vectors @ weights[name].mT
-            outcome.layers.append(float((vectors @ now[name].mT - before).norm() / before.norm()))
+            outputs = vectors @ weights[name].mT
+            outcome.layers.append(float((vectors @ now[name].mT - outputs).norm() / outputs.norm()))
+    learned = outcome.new[before:-1]
+    outcome.transfer.append(statistics.mean(outcome.old[-len(learned) :]) - statistics.mean(learned))
+    outcome.losses.append(statistics.mean(losses[:-1]))
+    regimes = [
+        regime for task in getattr(learner, "regimes", []) for layer in task.values() for regime in layer.values()
+    ]
+    outcome.regimes.append(sum(regime.at_start == BACKWARD_TRANSFER for regime in regimes))
+    outcome.demoted.append(sum(regime.demoted_at is not None for regime in regimes))
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
@@ -228,10 +270,18 @@ METHODS: dict[str, tuple[Callable[..., Ours], Makers]] = {
     "peft OSF, AdamW": (OSF, adamw),
     "cuber.LoRA, regime 1 alone": (lambda model, names: Ours(model, names, eps1=2.0), adamw),
     "cuber.LoRA": (Ours, adamw),
+    "cuber.LoRA, regime 3 (eps2=0)": (lambda model, names: Ours(model, names, eps2=0.0), adamw),
+}
+REGIME_3: dict[str, dict[str, float]] = {
+    "no regime 3": {},
+    "eps2=0": {"eps2": 0.0},
+    "eps2=-0.1": {"eps2": -0.1},
+    "eps2=-0.1, lam=0.3": {"eps2": -0.1, "lam": 0.3},
+    "eps2=-0.1, lam=30": {"eps2": -0.1, "lam": 30.0},
 }
 
 
-def table(seeds: int) -> str:
+def table(seeds: range) -> str:
     lines = [
         "| | update in protected directions | largest change of a layer's old outputs | change of old features | "
         "old tasks | new tasks | trained parameters |",
@@ -239,7 +289,7 @@ def table(seeds: int) -> str:
     ]
     for name, (make, optimizer) in METHODS.items():
         outcome = Outcome()
-        for seed in range(seeds):
+        for seed in seeds:
             run(make, optimizer, seed, outcome)
         mean = statistics.mean
         leak = "-" if make is FineTuned else f"{mean(outcome.leak):.2%}"
@@ -250,13 +300,43 @@ def table(seeds: int) -> str:
     return "\n".join(lines)
 
 
+def transfer_table(seeds: range) -> str:
+    """Return what old tasks gain by regime 3, with standard errors over seeds."""
+    lines = [
+        "| | new tasks | old tasks | BWT | change of old test loss | largest change of a layer's old outputs | "
+        "in regime 3 | demoted |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    mean = statistics.mean
+    for name, settings in REGIME_3.items():
+        outcome = Outcome()
+        for seed in seeds:
+            make = functools.partial(Ours, selected=len(OVERLAPPING.tasks) - 1, **settings)
+            run(make, adamw, seed, outcome, OVERLAPPING)
+        lines.append(
+            f"| {name} | {mean(outcome.new):.1%} | {mean(outcome.old):.1%} | {with_error(outcome.transfer)} | "
+            f"{with_error(outcome.losses)} | {max(outcome.layers):.1e} | {mean(outcome.regimes):.0f} | "
+            f"{mean(outcome.demoted):.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def with_error(values: list[float]) -> str:
+    """Return the mean and the standard error in percent."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return f"{100 * statistics.mean(values):+.2f} ± {100 * error:.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--overlap", action="store_true", help="what old tasks gain by regime 3")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print(table(options.seeds))
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    print(transfer_table(seeds) if options.overlap else table(seeds))
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def words(task: int) -> dict[str, Tensor]:
 
 def learned_language(method: type[cuber.Method], name: str) -> Any:
     """Return a learner that has learned two tasks, of a model whose output layer is tied to its embedding."""
-    settings: dict[str, Any] = {"rank": 2} if method is cuber.LoRA else {}
+    settings: dict[str, Any] = {"rank": 2, "threshold": 0.99} if method is cuber.LoRA else {}
     learner = method(language_model(name), eps1=0.0, forward=lambda model, batch: model(**batch).loss, **settings)
     for task in range(2):
         learner.begin_task([words(task)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,15 @@ from cuber.subspace import full_precision
 if TYPE_CHECKING:
     from cuber.core.learner import Method
 
+
+class HasParameters(Protocol):
+    """Anything that trains parameters."""
+
+    @property
+    def parameters(self) -> list[nn.Parameter]: ...
+
+
+Trained = TypeVar("Trained", bound=HasParameters)
 
 STEPS_TO_RESTORE = 1000
 """Rounding adds up: protected directions are restored after this many steps, and after each epoch."""
@@ -255,7 +264,7 @@ def is_plain_sgd(optimizer: Optimizer, layers: Iterable[Any]) -> bool:
     return all((id(layer.parameter) in held) == (id(layer.bias) in held) for layer in layers if layer.with_bias)
 
 
-def layers_with_rates(optimizer: Optimizer, layers: Iterable[ProtectedLayer]) -> Iterator[tuple[ProtectedLayer, float]]:
+def layers_with_rates(optimizer: Optimizer, layers: Iterable[Trained]) -> Iterator[tuple[Trained, float]]:
     """Iterate over the layers that an optimizer holds and the last backward pass has reached, with learning rates."""
     held = set(map(id, parameters_of(optimizer)))
     for layer in layers:

@@ -28,6 +28,7 @@ from cuber.layers import ProtectedLayer
 from cuber.subspace import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
+    Gram,
     LayerMemory,
     Penalty,
     PrunedGradient,
@@ -123,11 +124,15 @@ class SubspaceMethod(PooledMethod):
         grams, scalings = self.input_grams(loader), self.learning
         for name, memory in self.memory.items():
             self.extend_pool(name, grams.get(name))
-            weighted = self.penalty == "energy" and name in grams
-            memory.energies.append(energy_weights(grams[name], memory.basis_of(self.tasks)) if weighted else None)
-            memory.gradients.append(PrunedGradient.of(gradients[name], self.keep) if name in gradients else None)
+            self.remember_change(memory, grams.get(name), gradients.get(name))
             memory.scalings.append(scalings.get(name))
             memory.end_task(int(self.for_layer("max_rank", name)))
+
+    def remember_change(self, memory: LayerMemory, gram: Gram | None, gradient: Tensor | None) -> None:
+        """Remember what later tasks need to change the present one: the energy of its inputs, and its gradient."""
+        basis = memory.basis_of(self.tasks)
+        memory.energies.append(energy_weights(gram, basis) if gram and self.penalty == "energy" else None)
+        memory.gradients.append(None if gradient is None else PrunedGradient.of(gradient, self.keep))
 
 
 @dataclass(eq=False, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -74,27 +75,52 @@ class ChangeBudget:
     most n times the root of their energy there. Changes are relative: root of the energy of the change over root of
     the energy of the outputs ``W x``, both over all inputs of an old task.
 
+    An update has a part outside the pool, and may have one in subspaces of old tasks in regime 3. What the second part
+    does to those tasks is not bounded here.
+
     Args:
-        sensitivity: task -> relative change of its outputs by an update of norm 1, at most.
+        sensitivity: task -> relative change of its outputs by an update of norm 1 outside the pool, at most.
+        exposure: task -> relative change of its outputs by an update of norm 1 outside its own subspace, at most.
         spent: task -> relative change by all later tasks so far, at most.
     """
 
     sensitivity: list[float] = field(default_factory=list)
+    exposure: list[float] = field(default_factory=list)
     spent: list[float] = field(default_factory=list)
 
-    def add_task(self, outside: float, outputs: float) -> None:
-        """Add the next task, with the energy of its inputs outside the pool and the energy of its outputs."""
-        self.sensitivity.append(math.sqrt(outside / outputs) if outputs > 0 else 0.0)
+    @classmethod
+    def of_unreached(cls, tasks: int) -> ChangeBudget:
+        """Return the budget of a layer that ``tasks`` earlier tasks did not use."""
+        return cls([0.0] * tasks, [0.0] * tasks, [0.0] * tasks)
+
+    def add_task(self, outside_pool: float, outside_own: float, outputs: float) -> None:
+        """Add the next task, with the energy of its inputs outside the pool, outside its subspace, and of outputs."""
+        self.sensitivity.append(math.sqrt(outside_pool / outputs) if outputs > 0 else 0.0)
+        self.exposure.append(math.sqrt(outside_own / outputs) if outputs > 0 else 0.0)
         self.spent.append(0.0)
 
-    def largest_norm(self, tolerance: float) -> float:
-        """Return the largest norm of the next update: half of what is left, so that every later task has some left."""
-        known = zip(self.sensitivity, self.spent, strict=True)
-        return min(
-            (max(0.0, tolerance - spent) / (2 * each) for each, spent in known if each > 0),
-            default=math.inf,
-        )
+    def largest_norms(self, tolerance: float, improving: Collection[int] = ()) -> tuple[float, float]:
+        """Return the largest norms of both parts of the next update.
 
-    def spend(self, norm: float) -> None:
-        """Count an update of this norm."""
-        self.spent = [spent + norm * each for each, spent in zip(self.sensitivity, self.spent, strict=True)]
+        Together they may use half of what is left, so that every later task has some left.
+
+        Args:
+            tolerance: the largest relative change.
+            improving: tasks in regime 3, in whose subspaces the second part is; none: there is only the first.
+        """
+        outside, along = [math.inf], [math.inf]
+        for task, spent in enumerate(self.spent):
+            shared = bool(improving) and task not in improving  # by both parts
+            left = max(0.0, tolerance - spent) / (4 if shared else 2)
+            if self.sensitivity[task] > 0:
+                outside.append(left / self.sensitivity[task])
+            if shared and self.exposure[task] > 0:
+                along.append(left / self.exposure[task])
+        return min(outside), min(along)
+
+    def spend(self, outside: float, along: float = 0.0, improving: Collection[int] = ()) -> None:
+        """Count an update with parts of these norms."""
+        for task in range(len(self.spent)):
+            self.spent[task] += outside * self.sensitivity[task]
+            if task not in improving:
+                self.spent[task] += along * self.exposure[task]

@@ -239,9 +239,10 @@ class LayerMemory(Pool):
             if (regime.at_start if at_start else regime.number) != BACKWARD_TRANSFER
         )
 
-    def in_regime(self, *numbers: int) -> list[int]:
-        """Return the old tasks that are in one of these regimes in the present task."""
-        return [task for task, regime in self.regimes[-1].items() if regime.number in numbers]
+    def in_regime(self, *numbers: int, at_start: bool = False) -> list[int]:
+        """Return the old tasks that are in one of these regimes in the present task: now, or when it began."""
+        regimes = self.regimes[-1].items()
+        return [task for task, regime in regimes if (regime.at_start if at_start else regime.number) in numbers]
 
     def end_task(self, max_rank: int) -> None:
         """Bound what the last task leaves: at most ``max_rank`` columns in the pool (0: any number), few regimes."""
