@@ -80,4 +80,3 @@ def listed(sentences: list[str]) -> str:
     """
     more = len(sentences) - MOST_SHOWN
     return "; ".join(sentences[:MOST_SHOWN] + ([f"and {more} more"] if more > 0 else []))
-

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cuber import metrics
-from cuber.metrics import Measure
-from cuber.core.formatting import pluralize, format_number
+from cuber.core.formatting import format_number, pluralize
 from cuber.core.settings import is_number
 from cuber.errors import CuberError
+from cuber.metrics import Measure
 from cuber.runs.files import plain, write_atomically
 
 FILE_NAME = "result.json"
