@@ -1,6 +1,6 @@
 """``python -m cuber``, and ``torchrun -m cuber``: the command line."""
 
-from cuber.cli.main import main
+from cuber.cli.start import main
 
 if __name__ == "__main__":
     main()

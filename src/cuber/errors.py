@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class CuberError(ValueError):
@@ -38,3 +39,26 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[CuberError] 
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
     return error(f"there is no {kind} '{name}'{hint} (known: {', '.join(names)})")
+
+
+@contextmanager
+def needs_extra(extra: str, feature: str) -> Iterator[None]:
+    """Import packages that ``cuber-learn`` does not install by itself; a missing one is an error of one sentence.
+
+    Args:
+        extra: The extra of ``cuber-learn`` that installs them.
+        feature: What needs them, as the subject of the sentence.
+
+    Raises:
+        CuberError: One of them cannot be imported.
+
+    >>> with needs_extra("data", "the reader"):
+    ...     import not_installed
+    Traceback (most recent call last):
+    cuber.errors.CuberError: the reader needs pip install 'cuber-learn[data]' (No module named 'not_installed')
+    """
+    try:
+        yield
+    except ImportError as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CuberError(f"{feature} needs pip install 'cuber-learn[{extra}]' ({reason})") from error

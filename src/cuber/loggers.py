@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
-from cuber.errors import CuberError, CuberWarning, unknown
+from cuber.errors import CuberError, CuberWarning, needs_extra, unknown
 
 SERVICE_FILES = ("tensorboard", "wandb", "wandb-run", "mlflow-run")
 """Files of services in a run directory."""
@@ -126,11 +126,8 @@ class ServiceLogger(Logger):
         self.identity = directory / f"{self.extra}-run"  # holds the service's identifier of the run, to resume it
         self.epochs = 0
         self._failed = False
-        try:
+        with needs_extra(self.extra, f"the {self.extra} logger"):
             self.library: Any = importlib.import_module(self.module)
-        except ImportError as error:
-            needed = f"pip install 'cuber-learn[{self.extra}]'"
-            raise CuberError(f"the {self.extra} logger needs {needed} ({error})") from error
 
     def start(self, config: dict[str, Any], position: Any | None) -> None:
         self.epochs = position or 0

@@ -12,7 +12,7 @@ from cuber.cli.data import app as data_app
 from cuber.cli.reproduce import reproduce
 from cuber.cli.run import grid, run
 from cuber.core.encoding import is_unicode, replace_unencodable
-from cuber.errors import CuberError, unknown
+from cuber.errors import CuberError, needs_extra, unknown
 from cuber.version import __version__
 
 INTERRUPTED = 130
@@ -96,10 +96,12 @@ def report(
     if figures is not None and Path(figures).exists() and not Path(figures).is_dir():
         raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
     from cuber.core.formatting import pluralize
-    from cuber.report.figures import save_all
     from cuber.report.grouping import load_report
-    from cuber.report.page import render
     from cuber.runs.files import write_atomically
+
+    with needs_extra("report", "cuber report"):
+        from cuber.report.figures import save_all
+        from cuber.report.page import render
 
     loaded = load_report(runs)
     text = render(loaded)
@@ -127,10 +129,12 @@ def theory(
         raise CuberError(f"--output takes the name of a figure, and '{output}' is a directory")
     from rich.console import Console
 
-    from cuber.report.drawing import save, styled
-    from cuber.report.theory_sweep import show_sweep, sweep_figure
     from cuber.theory.sweep import sweep
     from cuber.training import check_seed
+
+    with needs_extra("report", "cuber theory"):
+        from cuber.report.drawing import save, styled
+        from cuber.report.theory_sweep import show_sweep, sweep_figure
 
     check_seed(seed)
     swept = sweep(kind, angles=angles, seed=seed, steps=steps, step_size=step_size, old_steps=old_steps)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cuber.cli.run import DATA_DIR, run_cells, with_threads
-from cuber.errors import CuberError
+from cuber.errors import CuberError, needs_extra
 
 if TYPE_CHECKING:
     from cuber.experiments.grid import Cell
@@ -89,7 +89,6 @@ def _show(target: Target, paths: list[Path], folder: Path, out: Path) -> None:
     from rich.console import Console
 
     from cuber.report.comparison import compare
-    from cuber.report.figures import save_all
     from cuber.report.formats import show_comparison
     from cuber.report.grouping import load_report
 
@@ -101,6 +100,8 @@ def _show(target: Target, paths: list[Path], folder: Path, out: Path) -> None:
         show_comparison(comparison, Console())
         shown += len(comparison.tables)
     if target.figure is not None:
+        with needs_extra("report", "a figure of cuber reproduce"):
+            from cuber.report.figures import save_all
         files = save_all(report, out, only=target.figure)
         print("\n".join(map(str, files)))
         shown = len(files)

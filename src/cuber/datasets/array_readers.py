@@ -14,6 +14,7 @@ import numpy as np
 
 from cuber.datasets.source import SPLITS, Block, DamagedError, Images, Layout, Notes, Source
 from cuber.datasets.unpickle import load_plain, text, whole_numbers
+from cuber.errors import needs_extra
 
 IDX_NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 UNSIGNED_BYTE = 0x08
@@ -126,7 +127,8 @@ def _channels_last(rows: Images) -> Images:
 
 def _parse_mat(path: Path) -> tuple[Images, Any]:
     """Parse a MATLAB file, in which the digit 0 has the label 10."""
-    from scipy.io import loadmat  # imported here because it is slow and a filled cache does not need it
+    with needs_extra("data", "reading a MATLAB file"):
+        from scipy.io import loadmat  # imported here because it is slow and a filled cache does not need it
 
     try:
         content = loadmat(path, variable_names=["X", "y"])

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from cuber.datasets.cache import load_cached
 from cuber.datasets.image_readers import LabeledFiles, files_by_class, read_images
 from cuber.datasets.loading import ImageDataset, directory
 from cuber.datasets.source import DamagedError, Images, Layout, Location
-from cuber.errors import CuberError
+from cuber.errors import CuberError, needs_extra
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 MAX_SAMPLES = 2000
@@ -171,14 +170,17 @@ def _decode_items(items: Any, side: int, grey: bool, image: str, label: str, whe
 
 def _crop(image: Any, side: int, grey: bool) -> Images:
     """Scale the shorter edge of a PIL image, an array or a tensor to ``side`` and keep the center."""
+    with needs_extra("data", "reading images"):
+        from PIL import Image, ImageOps
     if not isinstance(image, Image.Image):
-        image = _from_array(image)
+        image = Image.fromarray(_pixels(image))
     upright = ImageOps.exif_transpose(image) or image
     fitted = ImageOps.fit(upright.convert("L" if grey else "RGB"), (side, side), Image.Resampling.BILINEAR)
     return np.asarray(fitted)
 
 
-def _from_array(values: Any) -> Image.Image:
+def _pixels(values: Any) -> Images:
+    """Return an array or a tensor as 8-bit pixels, (height, width) or (height, width, channels)."""
     is_tensor = hasattr(values, "detach")
     array = np.asarray(values.detach().cpu() if is_tensor else values)
     if is_tensor and array.ndim == 3:
@@ -193,7 +195,7 @@ def _from_array(values: Any) -> Image.Image:
         array = (array * 255).round().astype(np.uint8)
     if array.dtype != np.uint8:
         raise DamagedError(f"is of {array.dtype}, not of uint8 or numbers from 0 to 1")
-    return Image.fromarray(array)
+    return array
 
 
 def _class_names(items: Any, label: str) -> Sequence[str] | None:

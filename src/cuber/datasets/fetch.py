@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cuber.datasets.source import ARCHIVE_ERRORS, DamagedError, Download, Source, describe_damage
-from cuber.errors import CuberError
+from cuber.errors import CuberError, needs_extra
 
 ATTEMPTS = 3
 PAUSE = 2.0
@@ -50,8 +50,9 @@ def get(source: Source, root: Path, bar: Any = None) -> list[Path]:
 
 def download(file: Download, path: Path, bar: Any = None) -> None:
     """Download a file from the first mirror that has it, and verify its checksum."""
-    import pooch  # imported here, with requests behind it, because it is slow
-    from requests import HTTPError
+    with needs_extra("data", "a download"):
+        import pooch  # imported here, with requests behind it, because it is slow
+        from requests import HTTPError
 
     pooch.get_logger().setLevel(logging.WARNING)
     # Some servers otherwise send a .gz as a compressed transfer, and it arrives decompressed.

@@ -8,14 +8,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
-from PIL import Image
 
 from cuber.datasets.source import SPLITS, Block, DamagedError, Images, Layout, Notes, Source, cannot_read
 from cuber.datasets.unpickle import load_plain, text, whole_numbers
-from cuber.errors import CuberError, CuberWarning
+from cuber.errors import CuberError, CuberWarning, needs_extra
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 MAX_NAMED = 10
 """Number of damaged files that a note names."""
@@ -26,7 +28,7 @@ TEST_FRACTION = 10
 SUBSETS = ("train", "val", "test")
 LabeledFiles = Sequence[tuple[Path, str]]
 """Image files and the names of their classes."""
-Convert = Callable[[Image.Image], Images]
+Convert: TypeAlias = "Callable[[Image.Image], Images]"
 Item = TypeVar("Item")
 
 
@@ -60,6 +62,8 @@ def read_images(
 
 def decode_files(name: str, files: LabeledFiles, convert: Convert, damaged: list[str]) -> Iterator[tuple[Images, str]]:
     """Yield image and label of each file that can be decoded; append the others to ``damaged``."""
+    with needs_extra("data", "reading images"):
+        from PIL import Image
     for path, label in files:
         try:
             if path.stat().st_size == 0:
@@ -192,6 +196,8 @@ def _folder_layout(source: Source, subsets: Sequence[Path]) -> Layout:
 
 
 def _read_resized(source: Source, listed: Mapping[str, LabeledFiles], notes: Notes) -> Iterator[Block]:
+    with needs_extra("data", "reading images"):
+        from PIL.Image import Resampling
     height, width = source.shape[:2]
     resized = 0
 
@@ -201,7 +207,7 @@ def _read_resized(source: Source, listed: Mapping[str, LabeledFiles], notes: Not
         if pixels.size != (width, height):
             resized += 1
             # The resampling of the script that first made 84x84 images of ImageNet.
-            pixels = pixels.resize((width, height), Image.Resampling.LANCZOS)
+            pixels = pixels.resize((width, height), Resampling.LANCZOS)
         return np.asarray(pixels)
 
     yield from read_images(source.name, listed, source.classes, convert, notes)

@@ -11,7 +11,7 @@ from cuber.datasets.cache import load_cached
 from cuber.datasets.fetch import md5_of
 from cuber.datasets.registry import SOURCES, find
 from cuber.datasets.source import Images, Labels, Layout, Location, Source
-from cuber.errors import CuberError
+from cuber.errors import CuberError, needs_extra
 
 PRESENT, INCOMPLETE, MISSING = "present", "incomplete", "missing"
 OK, MISMATCH, UNKNOWN = "ok", "checksum mismatch", "unknown"
@@ -80,7 +80,8 @@ def directory(data_dir: Location | None = None) -> Path:
     """Return the data directory: the argument, else ``CUBER_DATA``, else the user's cache directory."""
     if data_dir or os.environ.get("CUBER_DATA"):
         return Path(data_dir or os.environ["CUBER_DATA"]).expanduser()
-    import platformdirs
+    with needs_extra("data", "the user's cache directory"):
+        import platformdirs
 
     return Path(platformdirs.user_cache_dir("cuber", appauthor=False))
 

@@ -15,11 +15,6 @@ from cuber.core.optimizer_hooks import parameters_of
 from cuber.errors import CuberError
 
 
-def missing(package: str, extra: str) -> CuberError:
-    """Return the error for a framework that is not installed."""
-    return CuberError(f"cuber.integrations.{extra} needs {package}: pip install 'cuber-learn[{extra}]'")
-
-
 def wrap(learner: Method, optimizers: Sequence[Optimizer]) -> None:
     """Wrap the optimizers of a framework, and let the first one train what a task adds to the model's parameters.
 

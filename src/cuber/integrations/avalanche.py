@@ -9,13 +9,11 @@ import torch
 
 from cuber.core import batches
 from cuber.core.learner import Method
-from cuber.errors import CuberError
-from cuber.integrations import missing, wrap
+from cuber.errors import CuberError, needs_extra
+from cuber.integrations import wrap
 
-try:
+with needs_extra("avalanche", __name__):
     from avalanche.training.plugins import SupervisedPlugin
-except ImportError as error:
-    raise missing("avalanche-lib", "avalanche") from error
 
 
 class CuberPlugin(SupervisedPlugin):

@@ -7,16 +7,14 @@ from typing import Any
 
 from cuber.core.batches import Batch
 from cuber.core.learner import LossFunction, Method
-from cuber.errors import CuberError
-from cuber.integrations import missing, resume, wrap
+from cuber.errors import CuberError, needs_extra
+from cuber.integrations import resume, wrap
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
+with needs_extra("lightning", __name__):
     try:
+        from lightning.pytorch import Callback
+    except ImportError:
         from pytorch_lightning import Callback
-    except ImportError as error:
-        raise missing("lightning", "lightning") from error
 
 
 class ContinualCallback(Callback):

@@ -9,14 +9,12 @@ import torch
 
 from cuber.core import batches
 from cuber.core.learner import Method
-from cuber.errors import CuberError
-from cuber.integrations import missing, resume, wrap
+from cuber.errors import CuberError, needs_extra
+from cuber.integrations import resume, wrap
 
-try:
+with needs_extra("transformers", __name__):
     from transformers import Trainer, TrainerCallback
     from transformers.trainer_utils import get_last_checkpoint
-except ImportError as error:
-    raise missing("transformers and accelerate", "transformers") from error
 
 
 class ContinualCallback(TrainerCallback):

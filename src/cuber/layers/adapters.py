@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuber.errors import CuberError
+from cuber.errors import CuberError, needs_extra
 from cuber.layers.rule import rule_for
 from cuber.layers.tied import untie
 
@@ -21,10 +21,8 @@ Ranks = dict[str, int]
 
 def require_peft() -> Any:
     """Return the package ``peft``; raise where it is not installed."""
-    try:
+    with needs_extra("lora", "LoRA"):
         import peft
-    except ImportError as error:
-        raise CuberError("LoRA needs the package peft: pip install 'cuber-learn[lora]'") from error
     return peft
 
 

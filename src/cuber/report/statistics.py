@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import StatisticsError, correlation, fmean, stdev
 
+from cuber.errors import needs_extra
+
 CONFIDENCE = 0.95
 NO_SPREAD = 1e-9
 """Deviations of accuracies in percent below this are rounding errors."""
@@ -42,7 +44,8 @@ def paired(ones: Sequence[float], others: Sequence[float]) -> Paired:
     count, mean, spread = len(values), fmean(values), deviation(values)
     if spread is None or spread < NO_SPREAD:
         return Paired(count, mean, spread)
-    from scipy.special import stdtr, stdtrit  # imported here because means alone do not need it
+    with needs_extra("report", "a test of paired differences"):
+        from scipy.special import stdtr, stdtrit  # imported here because means alone do not need it
 
     error, freedom = spread / math.sqrt(count), count - 1
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error

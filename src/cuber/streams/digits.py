@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from cuber.errors import CuberError
+from cuber.errors import CuberError, needs_extra
 from cuber.streams.splits import Data
 from cuber.streams.task import Stream, Task
 
@@ -67,7 +67,8 @@ def permuted_digits(seed: int = 0, *, tasks: int = 10, validation: int = 100, te
 @cache
 def load_digits() -> tuple[Tensor, Tensor]:
     """Return all images, as rows of 64 numbers in [0, 1], and their labels."""
-    from sklearn import datasets  # imported here because it takes a second
+    with needs_extra("data", "the digits of scikit-learn"):
+        from sklearn import datasets  # imported here because it takes a second
 
     images, labels = datasets.load_digits(return_X_y=True)
     return torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)

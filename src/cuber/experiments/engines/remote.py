@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cuber.errors import CuberError
+from cuber.errors import CuberError, needs_extra
 from cuber.experiments.engines import isolated
 from cuber.experiments.experiment import Experiment
 from cuber.experiments.processes import RunFailedError
@@ -42,11 +42,8 @@ class RemoteEngine(Executor, ABC):
         self._futures: set[Future[Any]] = set()
         self._timer: threading.Timer | None = None
         self._stop_file = out.absolute() / f".stop-{uuid.uuid4().hex[:8]}"
-        try:
+        with needs_extra(self.name, f"--on {self.name}"):
             self.connect()
-        except ImportError as error:
-            needed = f"pip install 'cuber-learn[{self.name}]'"
-            raise CuberError(f"--on {self.name} needs {needed} ({error})") from error
 
     @abstractmethod
     def connect(self) -> None:
