@@ -25,7 +25,7 @@ html_title = f"cuber {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
-myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_timeout = 120
