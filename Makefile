@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test test-faults bench bench-quick results lint format clean
+.PHONY: run setup test test-faults bench bench-quick results docs lint format clean
 
 run: setup
 	$(BIN)/cuber run $(ARGS)
@@ -32,6 +32,11 @@ bench-quick: setup
 # The tables and figures of docs/results.md, from results/; RUNS=DIR first copies the finished runs in DIR there.
 results: setup
 	$(BIN)/python -m benchmarks.results "$(RUNS)"
+
+# The documentation site, in build/docs.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs
 
 lint: setup
 	$(BIN)/ruff check .

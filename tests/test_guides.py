@@ -42,7 +42,10 @@ def test_readme() -> None:
     scope = {"torch": torch, "loss_fn": functional.cross_entropy, "model": model, "loaders": loaders}
     exec(loop, scope)
     learner = scope["learner"]
-    for attribute in re.findall(r"^\| `\.(\w+)` \|", text, re.MULTILINE):
+    guide = (GUIDES / "own-loop.md").read_text()
+    attributes = re.findall(r"^\| `\.(\w+)` \|", guide, re.MULTILINE)
+    assert len(attributes) == 6
+    for attribute in attributes:
         assert len(getattr(learner.memory["fc1"], attribute))
     regime = learner.regimes[2]["fc1"][0]
     assert {"number", "ratio", "cosine", "demoted_at"} == regime.__dict__.keys()
