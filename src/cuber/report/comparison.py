@@ -54,14 +54,21 @@ def compare(report: Report, against: str | None = None, tables: Collection[str] 
             raise unknown("table", name, TABLES)
     if groups and against is not None and not any(_named(group, against) for group in groups):
         raise unknown("variant", against, dict.fromkeys(each.label for group in groups for each in group.variants))
-    made = [table for group in groups for table in _tables(group, against, tables or TABLES)]
+    made: list[Table] = []
+    for group in groups:
+        of_group = tables_of(group, against, tables or TABLES)
+        for first in of_group[:1]:
+            shortened = [note for note in group.shortened if not any(note in other for other in first.notes)]
+            first.notes = [*group.notes, *shortened, *first.notes]
+        made += of_group
     for name in tables:
         if groups and not any(table.kind == name for table in made):
             raise CuberError(f"table '{name}' cannot be made of these runs: {_lack(name, groups, against)}")
     return Comparison(made, report.unfinished)
 
 
-def _tables(group: Group, against: str | None, wanted: Collection[str]) -> list[Table]:
+def tables_of(group: Group, against: str | None = None, wanted: Collection[str] = TABLES) -> list[Table]:
+    """The tables of one group, without the notes of the group."""
     other = _named(group, against) if against is not None else _only(group.of(BEST_BEFORE))
     baseline = next(iter(group.of(BASELINE)), None)
     made = [
@@ -76,8 +83,6 @@ def _tables(group: Group, against: str | None, wanted: Collection[str]) -> list[
     tables = [table for table in made if table is not None and table.kind in wanted]
     for table in tables:
         table.benchmark = group.title
-    for table in tables[:1]:
-        table.notes = [*group.notes, *table.notes]
     return tables
 
 
