@@ -33,6 +33,7 @@ def render(report: Report) -> str:
         groups=[_group(group, f"b{place}", marks) for place, group in enumerate(report.groups, 1)],
         marks=marks,
         light=drawing.LIGHT,
+        dark=drawing.DARK,
         visible=VISIBLE,
         conditions=list(CONDITIONS),
         predictors=list(PREDICTORS),
