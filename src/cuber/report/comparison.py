@@ -12,6 +12,7 @@ from cuber import metrics
 from cuber.errors import CuberError, unknown
 from cuber.report import paper, statistics
 from cuber.report.model import Estimate, Group, Report, Variant, setting_text
+from cuber.report.overview import overview
 from cuber.report.table import SEEDS, VARIANT, Column, Row, Table, estimate, number, paired, words
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Comparison:
 
     tables: list[Table]
     unfinished: Sequence[RunRecord]
+    overview: Table | None = None
+    """ACC and BWT on all benchmarks in one table."""
 
 
 def compare(report: Report, against: str | None = None, tables: Collection[str] = ()) -> Comparison:
@@ -64,7 +67,8 @@ def compare(report: Report, against: str | None = None, tables: Collection[str] 
     for name in tables:
         if groups and not any(table.kind == name for table in made):
             raise CuberError(f"table '{name}' cannot be made of these runs: {_lack(name, groups, against)}")
-    return Comparison(made, report.unfinished)
+    accuracies = {table.benchmark: table for table in made if table.kind == "acc"}
+    return Comparison(made, report.unfinished, overview(groups, accuracies))
 
 
 def tables_of(group: Group, against: str | None = None, wanted: Collection[str] = TABLES) -> list[Table]:
