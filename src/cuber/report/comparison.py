@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ class Comparison:
     unfinished: Sequence[RunRecord]
     overview: Table | None = None
     """ACC and BWT on all benchmarks in one table."""
+    of_groups: Sequence[Sequence[Table]] = ()
+    """The tables by group, in the order of the report, without the notes of the groups."""
 
 
 def compare(report: Report, against: str | None = None, tables: Collection[str] = ()) -> Comparison:
@@ -57,18 +59,19 @@ def compare(report: Report, against: str | None = None, tables: Collection[str] 
             raise unknown("table", name, TABLES)
     if groups and against is not None and not any(_named(group, against) for group in groups):
         raise unknown("variant", against, dict.fromkeys(each.label for group in groups for each in group.variants))
+    of_groups = [tables_of(group, against, tables or TABLES) for group in groups]
     made: list[Table] = []
-    for group in groups:
-        of_group = tables_of(group, against, tables or TABLES)
-        for first in of_group[:1]:
+    for group, own in zip(groups, of_groups, strict=True):
+        for first in own[:1]:
             shortened = [note for note in group.shortened if not any(note in other for other in first.notes)]
-            first.notes = [*group.notes, *shortened, *first.notes]
-        made += of_group
+            made.append(replace(first, notes=[*group.notes, *shortened, *first.notes]))
+        made += own[1:]
     for name in tables:
         if groups and not any(table.kind == name for table in made):
             raise CuberError(f"table '{name}' cannot be made of these runs: {_lack(name, groups, against)}")
-    accuracies = {table.benchmark: table for table in made if table.kind == "acc"}
-    return Comparison(made, report.unfinished, overview(groups, accuracies))
+    pairs = zip(groups, of_groups, strict=True)
+    accuracies = [(group, table) for group, own in pairs for table in own if table.kind == "acc"]
+    return Comparison(made, report.unfinished, overview(accuracies), of_groups)
 
 
 def tables_of(group: Group, against: str | None = None, wanted: Collection[str] = TABLES) -> list[Table]:

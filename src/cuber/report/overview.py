@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cuber.report.model import Group
 from cuber.report.table import REFERENCE, VARIANT, Column, Row, Table
 
 
-def overview(groups: Sequence[Group], accuracies: Mapping[str, Table]) -> Table | None:
-    """One row per variant, two columns per benchmark; None without accuracies.
+def overview(accuracies: Sequence[tuple[Group, Table]]) -> Table | None:
+    """One row per variant, two columns per benchmark; None without benchmarks.
 
     Args:
-        groups: The benchmarks, in the order of the columns.
-        accuracies: Title of a group -> its table of ACC and BWT, the rows of which are used here.
+        accuracies: Each benchmark with its table of ACC and BWT, the rows of which are used here.
     """
     columns: list[Column] = [VARIANT]
     rows: dict[str, Row] = {}
-    known = [group for group in groups if group.title in accuracies]
-    for place, group in enumerate(known):
-        table = accuracies[group.title]
+    for place, (group, table) in enumerate(accuracies):
         better = {"acc": group.metric.higher_is_better, "bwt": True}
         of_table = [column for column in table.columns if column.name in better]
         columns += [
@@ -32,8 +29,10 @@ def overview(groups: Sequence[Group], accuracies: Mapping[str, Table]) -> Table 
             mine = rows.setdefault(row["variant"], {"variant": row["variant"]})
             mine |= {f"{column.name}_{place}": row.get(column.name) for column in of_table}
             mine[REFERENCE] = row["variant"] in at_once
-    if not known:
+    if not accuracies:
         return None
-    title = "Mean accuracy and backward transfer" if all(group.metric.unit for group in known) else "Means and BWT"
+    title = (
+        "Mean accuracy and backward transfer" if all(group.metric.unit for group, _ in accuracies) else "Means and BWT"
+    )
     notes = ["mean ± standard deviation over seeds; best in bold, without methods that learn all tasks at once"]
     return Table("overview", title, columns, list(rows.values()), notes)
