@@ -86,6 +86,16 @@ def test_parts_of_a_benchmark_are_not_measured_by_the_paper():
     assert one.caption.endswith("on split-cifar100 (only 3 of 10 tasks)")
 
 
+@pytest.mark.parametrize("benchmark", ["made-up", "overlap-digits", CIFAR])
+def test_fewer_epochs_are_told_on_every_benchmark(benchmark):
+    short = seeds("cuber", (0, 0), benchmark=benchmark, notes=["only 3 of 20 epochs"])
+    (told,) = [note for note in made(*short).tables[0].notes if "epochs" in note]
+    assert told.endswith("only 3 of 20 epochs")
+    whole = seeds("gpm", (0, 0), benchmark=benchmark)
+    assert "cuber: only 3 of 20 epochs" in made(*short, *whole).tables[0].notes
+    assert "cuber: only 3 of 20 epochs" in made(*short, *whole, tables=["time"]).tables[0].notes
+
+
 def test_parts_of_its_data_are_not_measured_by_the_paper_either():
     copies = "part 0: 8 training images left out, found among the test images too"
     some = f"40 training {OFFICIAL_SIZE} 50,000"

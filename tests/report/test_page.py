@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import re
@@ -15,9 +16,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from cuber.cli.main import main
-from cuber.experiments.results import FAILED, RunRecord
+from cuber.errors import CuberError
+from cuber.experiments.results import FAILED, FINISHED, RunRecord
 from cuber.report import drawing
+from cuber.report.comparison import TABLES, compare
 from cuber.report.figures import marks_of, save_all, time_bars
+from cuber.report.grouping import make_report
 from cuber.report.model import Estimate, Group, Report, Variant
 from cuber.report.page import render
 from cuber.training import Result
@@ -190,11 +194,38 @@ def test_regimes_and_the_epoch_of_each_fall(full):
 def test_pools_memory_settings_and_notes(full):
     page = Page(full[1])
     assert page.row("a.0")[:4] == ["8.0", "16.0", "24.0", "64"]
-    assert page.row("bases")[:4] == ["all", "cuber", "6.0 kB", "6.0 kB"]
+    memory = page.row("of which")
+    assert memory[:10] == ["cuber", "3", "0.006", "1.00", "bases 0.006", "gpm", "1", "0.006", "1.00", "bases 0.006"]
     assert page.row("eps1")[:4] == ["0.5", "–", "0.5", "0.5"]
     assert "The same in all: epochs 7, lr 0.125." in page.text
     assert "finetune: only 5 of 7 epochs" in page.text
     assert "cuber 9.9, threads 1" in page.text
+
+
+def test_the_page_has_every_table_of_compare_with_its_numbers():
+    settings = [{"eps2": 0.0}, {"eps2": 0.25}]
+    results = [result("cuber", seed, settings=one) for seed in (0, 1) for one in settings]
+    results += [result(method, seed, settings={}) for method in ("gpm", "trgp") for seed in (0, 1)]
+    runs = [
+        RunRecord(Path(f"r{place}"), FINISHED, {}, Result.from_dict(one | {"benchmark": benchmark}))
+        for place, (benchmark, one) in enumerate(itertools.product(("split-cifar100", "other"), results))
+    ]
+    made = make_report(runs)
+    page, comparison = Page(render(made)), compare(made)
+    assert {table.kind for table in comparison.tables} == set(TABLES)
+    for table in [*comparison.tables, comparison.overview]:
+        if table.kind == "acc" and table.benchmark == "other":  # the summary and the overview have these numbers
+            continue
+        for row in table.texts():
+            cells = [cell.replace("±", " ± ") for cell in row]
+            assert any(page.cells[place : place + len(cells)] == cells for place in range(len(page.cells))), row
+    assert "cuber eps2=0.25" in page.text
+    # Streams of one name are not mixed
+    twice = Report([made.groups[1], Group("other", made.groups[1].variants[:1])])
+    assert [len(own[0].rows) for own in compare(twice).of_groups] == [4, 1]
+    assert render(twice)
+    with pytest.raises(CuberError, match="there is no variant 'nothing'"):
+        render(made, against="nothing")
 
 
 def test_what_did_not_finish_is_listed_and_not_averaged(full):

@@ -9,7 +9,7 @@ from torch import nn
 
 from cuber.methods import METHODS
 from cuber.report import figures
-from cuber.report.drawing import LIGHT
+from cuber.report.drawing import COLORS, DARK, LIGHT, PAIRS
 from cuber.report.figures import marks_of
 from cuber.report.model import Group, Report, Variant
 from cuber.report.page import render
@@ -59,6 +59,42 @@ def test_every_kind_of_memory_has_a_color_of_its_own(kinds):
     assert len({bar.get_facecolor() for bar in bars}) == len(kinds)
 
 
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colors by WCAG 2."""
+
+    def luminance(color: str) -> float:
+        parts = [int(color[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, light = sorted([luminance(one), luminance(other)])
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize(("mode", "page"), [(0, LIGHT["page"]), (1, DARK["page"])], ids=["light", "dark"])
+def test_every_color_is_visible_and_cuber_and_trgp_are_not_the_faintest(mode, page):
+    found = {method: contrast(pair[mode], page) for method, pair in COLORS.items()}
+    assert min(found.values()) >= 3  # of graphics, by WCAG 2
+    assert min(contrast(pair[mode], page) for pair in PAIRS) >= 3
+    faintest = sorted(found, key=lambda method: found[method])[:4]
+    assert not {"cuber", "trgp"} & set(faintest)
+    assert min(found["cuber"], found["trgp"]) >= 5
+    assert len({pair[mode] for pair in PAIRS}) == len(PAIRS)
+
+
+def test_a_method_has_the_same_color_in_every_report():
+    alone = marks_of(report(variant("cuber")))["cuber"]
+    swept = [Variant("cuber", {"eps2": eps2}, {0: result("cuber")}) for eps2 in (0.0, 0.1)]
+    among = marks_of(report(variant("b, from outside"), variant("a, from outside"), *map(variant, METHODS), *swept))
+    assert {among[name].color for name in ("cuber", "cuber eps2=0", "cuber eps2=0.1")} == {alone.color}
+    assert (alone.marker, alone.dashes) == (among["cuber"].marker, among["cuber"].dashes)
+    assert among["cuber eps2=0"].marker != among["cuber eps2=0.1"].marker
+    assert marks_of(report(variant("softcuber")))["softcuber"].color == among["soft-cuber"].color
+    # Methods from outside have the first colors that no method of this package has, by their names
+    assert [among[f"{name}, from outside"].color for name in "ab"] == [light for light, _ in PAIRS[len(COLORS) :]][:2]
+    assert len(METHODS) == len(COLORS)
+
+
 def test_every_method_has_a_color_and_a_form_of_its_own():
     marks = marks_of(report(*map(variant, METHODS))).values()
     assert len({mark.color for mark in marks}) == len({mark.marker for mark in marks}) == len(METHODS)
@@ -69,5 +105,6 @@ def test_tables_and_figures_show_a_variant_in_the_same_color():
     page, marks = render(made), marks_of(made)
     keys = re.findall(r'<path d="[^"]+" style="fill:var\(--(\w+)\)"/></svg>\s*(?=[a-z -]+</th><td>0<)', page)
     assert [LIGHT[key] for key in keys] == [mark.color for mark in marks.values()]
+    assert "--c0:#93bdff" in page
     dark = page[page.index("prefers-color-scheme: dark") : page.index("box-sizing")]
     assert set(LIGHT) <= set(re.findall(r"--(\w+):", dark))

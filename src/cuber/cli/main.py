@@ -88,6 +88,7 @@ def report(
     runs: list[str] = typer.Argument(metavar="DIR...", help="Run directories, or folders of them."),
     output: str = typer.Option("report.html", "--output", "-o", metavar="FILE", help="The page to write."),
     figures: str | None = typer.Option(None, metavar="DIR", help="Also write each figure there, as SVG and PNG."),
+    against: str | None = typer.Option(None, metavar="NAME", help="Variant to test others against (default: trgp)."),
 ) -> None:
     """Write one HTML page with the tables and figures of runs; it needs no network to open."""
     page = Path(output)
@@ -104,7 +105,7 @@ def report(
         from cuber.report.page import render
 
     loaded = load_report(runs)
-    text = render(loaded)
+    text = render(loaded, against)
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
     missing = f", {len(loaded.unfinished)} not finished" if loaded.unfinished else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from cuber import metrics
 from cuber.errors import CuberError, unknown
 from cuber.report import paper, statistics
 from cuber.report.model import Estimate, Group, Report, Variant, setting_text
+from cuber.report.overview import overview
 from cuber.report.table import SEEDS, VARIANT, Column, Row, Table, estimate, number, paired, words
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Comparison:
 
     tables: list[Table]
     unfinished: Sequence[RunRecord]
+    overview: Table | None = None
+    """ACC and BWT on all benchmarks in one table."""
+    of_groups: Sequence[Sequence[Table]] = ()
+    """The tables by group, in the order of the report, without the notes of the groups."""
 
 
 def compare(report: Report, against: str | None = None, tables: Collection[str] = ()) -> Comparison:
@@ -54,14 +59,23 @@ def compare(report: Report, against: str | None = None, tables: Collection[str] 
             raise unknown("table", name, TABLES)
     if groups and against is not None and not any(_named(group, against) for group in groups):
         raise unknown("variant", against, dict.fromkeys(each.label for group in groups for each in group.variants))
-    made = [table for group in groups for table in _tables(group, against, tables or TABLES)]
+    of_groups = [tables_of(group, against, tables or TABLES) for group in groups]
+    made: list[Table] = []
+    for group, own in zip(groups, of_groups, strict=True):
+        for first in own[:1]:
+            shortened = [note for note in group.shortened if not any(note in other for other in first.notes)]
+            made.append(replace(first, notes=[*group.notes, *shortened, *first.notes]))
+        made += own[1:]
     for name in tables:
         if groups and not any(table.kind == name for table in made):
             raise CuberError(f"table '{name}' cannot be made of these runs: {_lack(name, groups, against)}")
-    return Comparison(made, report.unfinished)
+    pairs = zip(groups, of_groups, strict=True)
+    accuracies = [(group, table) for group, own in pairs for table in own if table.kind == "acc"]
+    return Comparison(made, report.unfinished, overview(accuracies), of_groups)
 
 
-def _tables(group: Group, against: str | None, wanted: Collection[str]) -> list[Table]:
+def tables_of(group: Group, against: str | None = None, wanted: Collection[str] = TABLES) -> list[Table]:
+    """The tables of one group, without the notes of the group."""
     other = _named(group, against) if against is not None else _only(group.of(BEST_BEFORE))
     baseline = next(iter(group.of(BASELINE)), None)
     made = [
@@ -76,8 +90,6 @@ def _tables(group: Group, against: str | None, wanted: Collection[str]) -> list[
     tables = [table for table in made if table is not None and table.kind in wanted]
     for table in tables:
         table.benchmark = group.title
-    for table in tables[:1]:
-        table.notes = [*group.notes, *table.notes]
     return tables
 
 

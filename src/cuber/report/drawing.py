@@ -1,7 +1,7 @@
 """Colors and marks of figures, matplotlib settings, and how figures are written.
 
-Figures are drawn in the light colors; on the page each color is a CSS variable with another value in dark mode. The
-colors differ under each of the three kinds of color blindness, and no meaning depends on color alone.
+Figures are drawn in the light colors; on the page each color is a CSS variable with another value in dark mode.
+Markers and dashes differ too, as no dozen of colors can be told apart with every kind of color blindness.
 """
 
 from __future__ import annotations
@@ -18,13 +18,29 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-SERIES = [
-    *("#274dad", "#9b4804", "#3ca488", "#540951", "#af8707", "#1b7a94", "#730d04", "#8f88de", "#c81868", "#a038e8"),
-    "#56691c",
-]
-"""Colors of variants, one for each method."""
+COLORS = {
+    "cuber": ("#274dad", "#93bdff"),
+    "trgp": ("#9b4804", "#fa974c"),
+    "gpm": ("#3ca488", "#8eebbf"),
+    "softcuber": ("#a038e8", "#c99bff"),
+    "ewc": ("#af8707", "#f2d95c"),
+    "hat": ("#1b7a94", "#4fc4e6"),
+    "agem": ("#730d04", "#ff7061"),
+    "er": ("#8f88de", "#8a86e8"),
+    "owm": ("#c81868", "#f0559a"),
+    "finetune": ("#56691c", "#a3b85c"),
+    "multitask": ("#540951", "#e6a3dc"),
+}
+"""Colors of each method of this package in light and dark mode, so that it has the same ones in every report."""
+SPARE = [("#5b6470", "#b4bcc8"), ("#d2601a", "#ffc9a0"), ("#0a5c36", "#4fae78"), ("#3a1f8f", "#9fb4d8")]
+"""Colors of other methods, in the order of their names."""
+PAIRS = [*COLORS.values(), *SPARE]
+SERIES = [light for light, _ in PAIRS]
 LIGHT = {"page": "#ffffff", "ink": "#1b2027", "quiet": "#59626e", "line": "#d9dee5"} | {
-    f"c{place}": color for place, color in enumerate(SERIES)
+    f"c{place}": light for place, (light, _) in enumerate(PAIRS)
+}
+DARK = {"page": "#14171c", "ink": "#e8ebf0", "quiet": "#a3acb9", "line": "#343b46"} | {
+    f"c{place}": dark for place, (_, dark) in enumerate(PAIRS)
 }
 AREAS = [
     *("#77aadd", "#eedd88", "#44bb99", "#ee8866", "#bbcc33", "#ffaabb"),
@@ -63,13 +79,24 @@ VARIABLES = {color: f"var(--{name})" for name, color in LIGHT.items()}
 
 
 class Mark:
-    """Color, marker and dashes of the variant at a place, the same in all figures and tables."""
+    """Color, marker and dashes of a variant, the same in all figures and tables.
 
-    def __init__(self, place: int) -> None:
-        self.number = place % len(SERIES)
+    Args:
+        method: Place of its method among the colors.
+        variant: Its place among the variants of the method, which share the color.
+    """
+
+    def __init__(self, method: int, variant: int = 0) -> None:
+        self.number = method % len(PAIRS)
         self.color = SERIES[self.number]
-        self.marker = MARKERS[place % len(MARKERS)]
-        self.dashes = DASHES[place % len(DASHES)]
+        self.marker = MARKERS[(method + variant) % len(MARKERS)]
+        self.dashes = DASHES[(method + variant) % len(DASHES)]
+
+
+def method_place(method: str) -> int | None:
+    """The place of a method of this package among the colors; ``softcuber`` and ``soft-cuber`` are the same."""
+    name = method.replace("-", "").lower()
+    return list(COLORS).index(name) if name in COLORS else None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from cuber.report.drawing import AREAS, LIGHT, WIDTH, Mark, save, styled
+from cuber.report.drawing import AREAS, COLORS, LIGHT, WIDTH, Mark, method_place, save, styled
 from cuber.report.model import Estimate, Group, Report, Variant
 from cuber.report.theory_conditions import PREDICTORS, points
 from cuber.report.typography import memory_text, memory_unit, shorten, time_text, time_unit
@@ -31,9 +32,17 @@ ZERO: dict[str, Any] = {"color": LIGHT["quiet"], "linewidth": 0.8, "zorder": 1}
 
 
 def marks_of(report: Report) -> dict[str, Mark]:
-    """A mark for each variant by its label, the same on all benchmarks."""
-    labels = dict.fromkeys(variant.label for group in report.groups for variant in group.variants)
-    return {label: Mark(place) for place, label in enumerate(labels)}
+    """A mark for each variant by its label: one color for each method, the same in all reports."""
+    labels = {variant.label: variant.method for group in report.groups for variant in group.variants}
+    others = sorted({method for method in labels.values() if method_place(method) is None})
+    places = {method: method_place(method) for method in labels.values()}
+    places |= {method: len(COLORS) + place for place, method in enumerate(others)}
+    marks: dict[str, Mark] = {}
+    variants: Counter[str] = Counter()
+    for label, method in labels.items():
+        marks[label] = Mark(places[method] or 0, variants[method])
+        variants[method] += 1
+    return marks
 
 
 def comparisons(group: Group, marks: Marks) -> Iterator[tuple[str, str, Figure]]:

@@ -7,6 +7,8 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -93,13 +95,24 @@ def _piped(cells: list[str]) -> str:
 
 
 def latex(comparison: Comparison) -> str:
-    """LaTeX tables for the booktabs package; runs without a result are comments."""
-    parts = ["% \\usepackage{booktabs}", *(_latex(table, n) for n, table in enumerate(comparison.tables))]
+    """LaTeX tables for the booktabs package, ACC and BWT as one table; runs without a result are comments.
+
+    Beside the paper's figures, ACC and BWT are also a table of each benchmark.
+    """
+    own, notes = [], []
+    for table in comparison.tables:
+        if table.kind != "acc" or any(column.name == "paper_acc" for column in table.columns):
+            own.append(table)
+        else:
+            notes += [f"{table.benchmark}: {note}" for note in table.notes]
+    first = comparison.overview
+    tables = own if first is None else [replace(first, notes=[*first.notes, *notes]), *own]
+    parts = ["% \\usepackage{booktabs}", *(_latex(table, n) for n, table in enumerate(tables))]
     return "\n\n".join(parts + [f"% not counted: {_unfinished(run)}" for run in comparison.unfinished])
 
 
 def _latex(table: Table, number: int) -> str:
-    rows = table.texts()
+    rows, best = table.texts(), zip(*map(table.best, table.columns), strict=True)
     layout = ""
     for column, *texts in zip(table.columns, *rows, strict=True):
         long = max(map(len, texts)) > LONG
@@ -112,9 +125,13 @@ def _latex(table: Table, number: int) -> str:
         rf"\label{{tab:{label}-{number}}}\smallskip",
         rf"\begin{{tabular}}{{{layout}}}",
         r"\toprule",
+        *_latex_spans(table),
         " & ".join(column.heading.translate(LATEX) for column in table.columns) + r" \\",
         r"\midrule",
-        *(" & ".join(map(_latex_cell, table.columns, row)) + r" \\" for row in rows),
+        *(
+            " & ".join(map(_latex_cell, table.columns, row, is_best)) + r" \\"
+            for row, is_best in zip(rows, best, strict=True)
+        ),
         r"\bottomrule",
         r"\end{tabular}",
         *(f"\\par {note.translate(LATEX)}" for note in table.notes),
@@ -123,8 +140,24 @@ def _latex(table: Table, number: int) -> str:
     return "\n".join(lines)
 
 
-def _latex_cell(column: Column, text: str) -> str:
-    return text.translate(LATEX) if column.words or text == "-" else "$" + text.replace("±", r" \pm ") + "$"
+def _latex_cell(column: Column, text: str, is_best: bool) -> str:
+    if column.words or text == "-":
+        return text.translate(LATEX)
+    formula = text.replace("±", r" \pm ")
+    return rf"$\mathbf{{{formula}}}$" if is_best else f"${formula}$"
+
+
+def _latex_spans(table: Table) -> list[str]:
+    """The row of headings over columns, and the lines below them."""
+    spans = table.spans()
+    if not spans:
+        return []
+    cells = [rf"\multicolumn{{{count}}}{{c}}{{{over.translate(LATEX)}}}" for over, count in spans]
+    ends = list(accumulate(count for _, count in spans))
+    lines = [
+        rf"\cmidrule(lr){{{end - count + 1}-{end}}}" for (over, count), end in zip(spans, ends, strict=True) if over
+    ]
+    return [" & ".join(cells) + r" \\", " ".join(lines)]
 
 
 def remarks(comparison: Comparison) -> list[str]:

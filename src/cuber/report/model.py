@@ -200,11 +200,21 @@ class Group:
     @property
     def all_notes(self) -> list[str]:
         """Notes of the group and of its runs; those of some variants only begin with their labels."""
-        notes = list(self.notes)
-        for note in dict.fromkeys(note for variant in self.variants for note in variant.notes):
+        return [*self.notes, *self._named(dict.fromkeys(note for one in self.variants for note in one.notes))]
+
+    @property
+    def shortened(self) -> list[str]:
+        """Notes about what single variants left out, such as epochs; what all left out is in the title."""
+        notes = dict.fromkeys(note for variant in self.variants for note in variant.shrunk)
+        return self._named(note for note in notes if note not in self.stream)
+
+    def _named(self, notes: Iterable[str]) -> list[str]:
+        """The notes; those of some variants only begin with their labels."""
+        named = []
+        for note in notes:
             users = [variant.label for variant in self.variants if note in variant.notes]
-            notes.append(note if len(users) == len(self.variants) else f"{', '.join(users)}: {note}")
-        return notes
+            named.append(note if len(users) == len(self.variants) else f"{', '.join(users)}: {note}")
+        return named
 
     @property
     def memory_kinds(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,10 @@ from markupsafe import Markup
 
 from cuber.metrics import change_of_old_tasks
 from cuber.report import drawing
+from cuber.report.comparison import TABLES, compare
 from cuber.report.figures import Marks, comparisons, marks_of
 from cuber.report.model import MISSING, Estimate, Group, Report, Variant
+from cuber.report.table import Table
 from cuber.report.theory_conditions import CONDITIONS, PREDICTORS, all_pairs, summary_row
 from cuber.report.typography import VISIBLE, estimate_text, memory_text, number, seeds_text, time_text, typeset
 
@@ -19,20 +22,29 @@ HEAT_STEPS = 9
 """Steps of the color scale of accuracies: the classes h0 to h8 of the page."""
 
 
-def render(report: Report) -> str:
-    """The page as text; the same results give the same text."""
+def render(report: Report, against: str | None = None) -> str:
+    """The page as text; the same results give the same text.
+
+    Args:
+        against: The label or method of the variant that the others are tested against; default: TRGP.
+    """
     loader = PackageLoader("cuber.report")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(number=number, estimate=_estimate, seeds=seeds_text)
-    environment.filters.update(time=time_text, memory=memory_text, heat=heat)
-    marks = marks_of(report)
+    environment.filters.update(time=time_text, memory=memory_text, heat=heat, typeset=typeset)
+    marks, comparison = marks_of(report), compare(report, against)
     return environment.get_template("page.html").render(
         report=report,
-        groups=[_group(group, f"b{place}", marks) for place, group in enumerate(report.groups, 1)],
+        groups=[
+            _group(group, f"b{place}", marks, tables)
+            for place, (group, tables) in enumerate(zip(report.groups, comparison.of_groups, strict=True), 1)
+        ],
+        overview=comparison.overview,
         marks=marks,
         light=drawing.LIGHT,
+        dark=drawing.DARK,
         visible=VISIBLE,
         conditions=list(CONDITIONS),
         predictors=list(PREDICTORS),
@@ -40,7 +52,7 @@ def render(report: Report) -> str:
     )
 
 
-def _group(group: Group, name: str, marks: Marks) -> dict[str, Any]:
+def _group(group: Group, name: str, marks: Marks, tables: Sequence[Table]) -> dict[str, Any]:
     """The figures of one group, and what its tables show, for the template."""
     with drawing.styled():
         pictures = {
@@ -51,6 +63,7 @@ def _group(group: Group, name: str, marks: Marks) -> dict[str, Any]:
     different, same = group.settings()
     return {
         "id": name,
+        "tables": {kind: [table for table in tables if table.kind == kind] for kind in TABLES},
         "it": group,
         "pictures": pictures,
         "metric": group.metric,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from cuber.core.formatting import format_number
@@ -22,6 +23,10 @@ class Column:
     """The values in CSV and JSON, by the suffixes of their names."""
     words: bool = False
     """Text, not numbers: left-aligned, and wrapped where it does not fit."""
+    over: str = ""
+    """A heading over this column and its neighbors with the same one."""
+    higher_is_better: bool | None = None
+    """Which of its values is the best; None: no value is better than another."""
 
     def text(self, value: Any) -> str:
         """The value as plain text."""
@@ -30,6 +35,8 @@ class Column:
 
 Row = dict[str, Any]
 """Values by the names of their columns; a missing value is unknown."""
+REFERENCE = "reference"
+"""Name of the value in a row that is True where the row is never the best one."""
 
 
 @dataclass
@@ -48,8 +55,22 @@ class Table:
 
     @property
     def caption(self) -> str:
-        """The title with the benchmark."""
-        return f"{self.title} on {self.benchmark}"
+        """The title with the benchmark, if it is about one."""
+        return f"{self.title} on {self.benchmark}" if self.benchmark else self.title
+
+    def spans(self) -> list[tuple[str, int]]:
+        """The headings over columns, each with the number of its columns; none where no column has any."""
+        spans = [(over, len(list(columns))) for over, columns in groupby(self.columns, lambda column: column.over)]
+        return spans if any(over for over, _ in spans) else []
+
+    def best(self, column: Column) -> list[bool]:
+        """Whether each row has the best estimate of a column, as printed; nothing is the best of one."""
+        estimates = [None if row.get(REFERENCE) else row.get(column.name) for row in self.rows]
+        means = [one.mean for one in estimates if one is not None] if column.higher_is_better is not None else []
+        if len(means) < 2:
+            return [False] * len(self.rows)
+        best = column.text(Estimate(max(means) if column.higher_is_better else min(means)))
+        return [one is not None and column.text(Estimate(one.mean)) == best for one in estimates]
 
     def texts(self) -> list[list[str]]:
         """The rows as plain text."""
