@@ -109,13 +109,15 @@ def tables(command: str) -> str:
 
 
 def draw() -> None:
-    """Draw the figures of the page."""
+    """Draw the figures that the page shows."""
     page = FIGURES / "report.html"
     ended = CliRunner().invoke(app, ["report", str(RESULTS), "-o", str(page), "--figures", str(FIGURES)])
     if ended.exit_code:
         raise CuberError(f"cuber report: {ended.exception}")
-    for unused in (page, *FIGURES.glob("*.png")):
-        unused.unlink()
+    shown = PAGE.read_text()
+    for file in FIGURES.iterdir():
+        if file.name not in shown:
+            file.unlink()
 
 
 def main() -> None:

@@ -146,6 +146,14 @@ def test_variants_are_named_by_their_protocol_where_it_decides_all_settings():
     ]
 
 
+def test_a_setting_that_an_earlier_version_did_not_have_makes_no_variant():
+    earlier = result("trgp", 0, settings={"threshold": 0.97}, benchmark=CIFAR)
+    usual = result("trgp", 1, settings={"threshold": 0.97, "norm_parameters": "shared"}, benchmark=CIFAR)
+    other = result("trgp", 1, settings={"threshold": 0.97, "norm_parameters": "task"}, benchmark=CIFAR)
+    assert list(texts(table("acc", earlier, usual))) == ["trgp"]
+    assert list(texts(table("acc", earlier, other))) == ["trgp norm_parameters=shared", "trgp norm_parameters=task"]
+
+
 def test_reported_figures_come_with_what_the_papers_authors_got():
     one = table("acc", *seeds("ewc", (0, 0), **papers(lr=0.05)), *seeds("gpm", (0, 0), **papers()))
     assert texts(one)["ewc"][2] == "68.80±0.88"

@@ -9,6 +9,7 @@ from typing import Any
 
 from cuber.core.settings import is_number, settings_of
 from cuber.datasets import OFFICIAL_SIZE
+from cuber.errors import CuberError
 from cuber.experiments.experiment import Experiment
 from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
 from cuber.experiments.results import RunRecord, load
@@ -66,7 +67,8 @@ def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) ->
 def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished]]]:
     """Split the runs of one method by the settings in which they differ."""
     features = [
-        {**run.about, **run.about.get("options", {}), **result.settings, **result.training} for run, result in finished
+        {**run.about, **run.about.get("options", {}), **_missing(result), **result.settings, **result.training}
+        for run, result in finished
     ]
     names = dict.fromkeys(name for values in features for name in values if name not in NOT_IN_LABELS)
     differing = [name for name in names if len({setting_text(values.get(name, UNKNOWN)) for values in features}) > 1]
@@ -81,6 +83,21 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
         return (0, float(value), "") if is_number(value) else (1, 0.0, setting_text(value))
 
     return sorted(found.values(), key=lambda part: [order(value) for value in part[0].values()])
+
+
+def _missing(result: Result) -> dict[str, Any]:
+    """Settings that a run of an earlier version lacks, as its benchmark has them: it ran as if they were set so."""
+    try:
+        usual = _usual(Experiment(result.benchmark, result.method))
+    except CuberError:  # a benchmark or a method of somebody else
+        return {}
+    return {name: value for name, value in usual.items() if name not in result.settings}
+
+
+def _usual(experiment: Experiment) -> dict[str, Any]:
+    """Return every setting of the method, as the benchmark has it."""
+    defaults = {name: default for name, (default, _) in settings_of(experiment.method_class).items()}
+    return defaults | experiment.method_settings()
 
 
 def _follow(name: str, others: Sequence[str], features: Sequence[Mapping[str, Any]]) -> bool:
@@ -126,8 +143,7 @@ def _departures(benchmark: str, variant: Variant) -> list[str]:
     found = []
     for protocol in BENCHMARKS[benchmark].protocols:
         experiment = Experiment(benchmark, variant.method, protocol=protocol)
-        usual = {name: default for name, (default, _) in settings_of(experiment.method_class).items()}
-        usual |= asdict(experiment.training()) | experiment.method_settings()
+        usual = _usual(experiment) | asdict(experiment.training())
         chosen = {**usual, **variant.chosen}
         if chosen["epochs"] < usual["epochs"]:  # the result has its own note about this
             del usual["epochs"]
