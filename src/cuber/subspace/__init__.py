@@ -4,6 +4,7 @@ A weight or gradient is ``out x d``, a batch of input vectors ``m x d`` (one per
 orthonormal columns.
 """
 
+from cuber.subspace.change import Calibration, ChangeTest, log_bets
 from cuber.subspace.constraint import (
     Anchor,
     Constraint,
@@ -16,6 +17,7 @@ from cuber.subspace.constraint import (
     make_penalty,
     supports_of,
 )
+from cuber.subspace.density import Density
 from cuber.subspace.gram import NUMBERS_AT_ONCE, WIDE, Gram, complement
 from cuber.subspace.memory import (
     BACKWARD_TRANSFER,
@@ -28,6 +30,7 @@ from cuber.subspace.memory import (
     Regime,
     held_share,
 )
+from cuber.subspace.posterior import TaskDensities
 from cuber.subspace.precision import full_precision, has_float64, in_float64
 from cuber.subspace.quadratic import DampedGradient, QuadraticModel
 from cuber.subspace.sketch import Sketch
@@ -39,8 +42,11 @@ __all__ = [
     "NUMBERS_AT_ONCE",
     "WIDE",
     "Anchor",
+    "Calibration",
+    "ChangeTest",
     "Constraint",
     "DampedGradient",
+    "Density",
     "Gram",
     "LayerMemory",
     "LearnedScaling",
@@ -54,12 +60,14 @@ __all__ = [
     "Scaling",
     "Sketch",
     "SquaredPenalty",
+    "TaskDensities",
     "complement",
     "energy_weights",
     "full_precision",
     "has_float64",
     "held_share",
     "in_float64",
+    "log_bets",
     "make_penalty",
     "supports_of",
 ]

@@ -198,10 +198,17 @@ class LayerMemory(Pool):
     """The pool of a layer and, for each task, what else it has left there. Saved, moved and counted as one object.
 
     Args:
+        basis: basis vectors of all tasks, d x K, orthonormal columns.
+        owners: tasks x K, boolean: the columns that span each task's input subspace.
+        importance: share of its input energy that each task had along a column, summed over tasks.
         gradients: task -> its loss gradient at the end; None where it is not needed or was not reached.
         energies: task -> ``energy_weights`` of its subspace, for the energy penalty.
         scalings: task -> what it has learned to make of old weights.
         regimes: task -> old task -> regime.
+
+    >>> memory = LayerMemory.empty(4, tasks=1, like=torch.ones(1))
+    >>> memory.tasks, memory.basis.shape
+    (1, torch.Size([4, 0]))
     """
 
     gradients: list[PrunedGradient | None] = field(default_factory=list)
