@@ -62,7 +62,7 @@ def test_an_observer_sees_every_input_and_only_while_it_observes() -> None:
     module(x)
     assert [len(inputs) for inputs in seen] == [4, 4]
     assert torch.equal(seen[1], 2 * x)
-    assert not seen[0].requires_grad
+    assert seen[0] is x, "with its graph, which says whether trained parameters have computed it"
 
 
 def test_an_error_while_observing_ends_the_observation() -> None:

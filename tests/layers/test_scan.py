@@ -88,22 +88,6 @@ def test_a_bare_parameter_is_uncovered() -> None:
     assert names(Scaled()) == (["layer"], {"scale": "no rule for Scaled"})
 
 
-@pytest.mark.parametrize(
-    "reparametrize",
-    [torch.nn.utils.parametrizations.weight_norm, torch.nn.utils.parametrizations.spectral_norm],
-    ids=["weight norm", "spectral norm"],
-)
-def test_parametrized_weights_are_uncovered_with_a_reason(reparametrize: object) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), reparametrize(nn.Linear(3, 3)))  # type: ignore[operator]
-    covered, uncovered = names(model)
-    assert covered == ["0"]
-    assert uncovered.keys() == {name for name, _ in model[1].named_parameters("1")}
-    assert set(uncovered.values()) == {
-        "parametrized: the weight is computed from it",
-        "not the weight of ParametrizedLinear",  # the bias
-    }
-
-
 def test_tied_layers_of_one_kind_are_one_layer_and_of_two_kinds_none() -> None:
     covered, uncovered = names(Tied())
     assert (covered, uncovered) == (["first", "last"], {})

@@ -18,7 +18,7 @@ from cuber.layers.normalization import (
     normalized_by_batch,
 )
 from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
-from cuber.layers.protected import BACKENDS, ProtectedLayer, observed
+from cuber.layers.protected import BACKENDS, ProtectedLayer, attached, observed
 from cuber.layers.rule import RULES, Rule, register
 from cuber.layers.scan import scan
 from cuber.layers.table import Table, UsedRows
@@ -39,6 +39,7 @@ __all__ = [
     "UsedRows",
     "Weights",
     "Wiring",
+    "attached",
     "attention",
     "claim",
     "constant_statistics",

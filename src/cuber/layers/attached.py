@@ -47,7 +47,7 @@ class Attached(Replacement):
         refuse_tracing(self.layer)
         module, x = self.layer.rule.bind(self.module, *arguments, **named)
         if self.layer.observer is not None:
-            self.layer.observer(self.layer, module, x.detach())
+            self.layer.observer(self.layer, module, x)
         return self.layer.forward(module, x)
 
 
@@ -107,12 +107,13 @@ class AttachedParts(Replacement):
         if self.is_observed(name):
             layer, holder = self.layers[name]
             assert layer.observer is not None
-            layer.observer(layer, holder, x.detach())
+            layer.observer(layer, holder, x)
 
 
 def refuse_tracing(layer: ProtectedLayer, *_: ProtectedLayer) -> None:
     """Raise if a layer is called in order to trace the model."""
-    if torch.jit.is_tracing() or torch.compiler.is_exporting():
+    # Not is_exporting(), which the compiler of torch 2.8 takes for True in torch.compile too.
+    if torch.jit.is_tracing() or torch.compiler._is_exporting_flag:
         raise CuberError(
             f"layer '{layer.name}' has a learner, which decides for which task it computes: a trace would fix that; "
             "trace or export what learner.export(task) returns, a plain module"

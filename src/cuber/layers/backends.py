@@ -79,8 +79,10 @@ class PlainBackend:
 
     def project_gradient(self) -> None:
         """Remove the protected directions from the gradient: ``G - (G U) U'``."""
-        constraint, gradient = self.layer.require_constraint(), self.layer.gradient()
-        self.layer.set_gradient(gradient - constraint.inside(gradient))
+        constraint = self.layer.require_constraint()
+        if constraint.projector.rank:
+            gradient = self.layer.gradient()
+            self.layer.set_gradient(gradient - constraint.inside(gradient))
 
     def displacement(self) -> Tensor:
         """Return ``(W - w') F``: how far the weight has moved along the free columns since the task began."""
@@ -89,7 +91,7 @@ class PlainBackend:
     def add_to_gradient(self, along: Tensor, scale: float) -> None:
         """Add ``scale * along F'`` to the gradient, for ``along`` (out x f) in coordinates of the free columns."""
         free = self.layer.require_constraint().free
-        self.layer.set_gradient(self.layer.gradient() + scale * (along @ free.mT.to(along)).to(self.layer.parameter))
+        self.layer.add_to_gradient(scale * (along @ free.mT.to(along)))
 
     def after_step(self, lr: float | None) -> None:
         """The weight has changed: by ``-lr`` times its gradient, or in another way (None)."""

@@ -11,14 +11,21 @@ from cuber.layers.linear import LinearRule
 
 
 class Part(NamedTuple):
-    """One weight of a module with several."""
+    """One weight of a module with several.
+
+    Args:
+        module: The module that holds the weight: the composite module itself, or one inside.
+        weight: Name of the weight in it.
+        bias: Name of the bias; None: it has none of its own.
+
+    >>> cell = nn.GRUCell(4, 3)
+    >>> Part(cell, "weight_ih", "bias_ih").weight
+    'weight_ih'
+    """
 
     module: nn.Module
-    """The one that holds the weight: the module itself, or one inside."""
     weight: str
-    """Name of the weight in it."""
     bias: str | None
-    """Name of the bias; None: it has none of its own."""
 
 
 class Weights(Protocol):
@@ -35,25 +42,66 @@ class Weights(Protocol):
 
 
 class CompositeRule(ABC):
-    """How a type of module with several weights computes. Subclass and ``register`` it, as a rule of a single layer."""
+    """How a type of module with several weights computes. Subclass and ``register`` it, as a rule of a single layer.
+
+    >>> class Sum(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.a, self.b = (nn.Parameter(torch.randn(3, 4)) for _ in range(2))
+    ...     def forward(self, x):
+    ...         return x @ self.a.mT + x.square() @ self.b.mT
+    >>> class SumRule(CompositeRule):
+    ...     @staticmethod
+    ...     def parts(module):
+    ...         return {"a": Part(module, "a", None), "b": Part(module, "b", None)}
+    ...     @staticmethod
+    ...     def forward(module, weights, x):
+    ...         total = 0
+    ...         for name, inputs in {"a": x, "b": x.square()}.items():
+    ...             weights.observe(name, inputs)
+    ...             total = total + inputs @ weights.weight(name)[0].mT
+    ...         return total
+    >>> from cuber.layers import register
+    >>> register(Sum)(SumRule).__name__
+    'SumRule'
+    >>> import cuber
+    >>> list(cuber.GPM(nn.Sequential(Sum(), nn.Linear(3, 2))).layers)
+    ['0.a', '0.b', '1']
+    """
 
     computed_by: tuple[str, ...] = ("forward",)
-    """Methods that compute the output: the rule does not hold for a subclass that overrides any."""
+    """Methods that compute the output; the rule does not hold for a subclass that overrides any."""
 
     @staticmethod
     def obstacle(module: nn.Module) -> str:
-        """Return why the rule does not hold for a module with these options; empty: it does."""
+        """Return why the rule does not hold for a module with these options; empty: it does.
+
+        Args:
+            module: a module of the registered type.
+        """
         return ""
 
     @staticmethod
     @abstractmethod
     def parts(module: nn.Module) -> dict[str, Part]:
-        """Return name -> part; each is a product with the last dimension of its inputs."""
+        """Return name -> part; each is a product with the last dimension of its inputs.
+
+        Args:
+            module: a module of the registered type.
+        """
 
     @staticmethod
     @abstractmethod
     def forward(module: nn.Module, weights: Weights, *arguments: Any, **named: Any) -> Any:
-        """Return the module's output with other weights than its own, and show the inputs of its parts."""
+        """Return the module's output with other weights than its own, and show the inputs of its parts.
+
+        Args:
+            module: a module of the registered type.
+            weights: ``weights.weight(name)`` is the weight and bias of a part, ``weights.observe(name, x)`` takes its
+                inputs, samples x positions x d, and ``weights.is_observed(name)`` says whether they are needed.
+            arguments: those of the call.
+            named: its keyword arguments.
+        """
 
 
 class PartRule(LinearRule):

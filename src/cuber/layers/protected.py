@@ -26,7 +26,7 @@ class ProtectedLayer:
     """One weight (and bias) with every module that uses it; tied modules are one layer.
 
     ``matrix()`` is ``[W | b]``, out x (d + 1), or W alone where no bias is trained: the bias is the weight of an input
-    that is always 1.
+    that is always 1. A weight that is computed from other parameters is a ``ParametrizedLayer``.
 
     Args:
         name: of the first module.
@@ -37,6 +37,9 @@ class ProtectedLayer:
         bias: the name of its bias there; None: it has none of its own.
         hosts: for each module, the one whose forward pass computes the layer (default: the module itself).
     """
+
+    is_parametrized = False
+    """Whether the weight is computed from other parameters."""
 
     def __init__(
         self,
@@ -61,7 +64,11 @@ class ProtectedLayer:
         self._constraint: Constraint | None = None
         self._constrained: nn.Parameter | None = None
         self.observer: Observer | None = None
-        self.backend = BACKENDS[backend](self)
+        self.use_backend(backend)
+
+    def use_backend(self, name: str) -> None:
+        """Compute by the back end of this name."""
+        self.backend = BACKENDS[name](self)
 
     # What a task sets
 
@@ -83,13 +90,13 @@ class ProtectedLayer:
     @constraint.setter
     def constraint(self, constraint: Constraint | None) -> None:
         self._constraint = constraint
-        self._constrained = None if constraint is None else self.parameter
+        self._constrained = None if constraint is None else self.parameters[0]
         self.backend.on_constraint_changed()
 
     @property
     def is_constrained(self) -> bool:
         """Whether there is a constraint and it is on the present weight, not on one that ``functional_call`` swaps."""
-        return self._constraint is not None and self.parameter is self._constrained
+        return self._constraint is not None and self.parameters[0] is self._constrained
 
     def require_constraint(self) -> Constraint:
         """Return the constraint; only in a task."""
@@ -117,6 +124,11 @@ class ProtectedLayer:
         return [self.parameter, self.bias] if self.with_bias else [self.parameter]  # type: ignore[list-item]
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """What the layer computes with: the weight, and the bias if it is trained."""
+        return list(self.parameters)
+
+    @property
     def requires_grad(self) -> bool:
         """Whether no part of it is frozen."""
         return all(parameter.requires_grad for parameter in self.parameters)
@@ -128,7 +140,7 @@ class ProtectedLayer:
 
     def require_whole(self) -> None:
         """Raise if a part of it was frozen since the task began: [W | b] can only be protected as one."""
-        if self.with_bias and self.parameter.requires_grad != self.bias.requires_grad:  # type: ignore[union-attr]
+        if self.with_bias and self.parameters[0].requires_grad != self.bias.requires_grad:  # type: ignore[union-attr]
             frozen = "weight" if self.bias.requires_grad else "bias"  # type: ignore[union-attr]
             raise CuberError(
                 f"the {frozen} of layer '{self.name}' was frozen in the middle of a task: its weight and bias are "
@@ -144,7 +156,7 @@ class ProtectedLayer:
 
     def matrix(self) -> Tensor:
         """Return ``[W | b]``, differentiable."""
-        return self.join(list(self.parameters))
+        return self.join(self.tensors)
 
     @torch.no_grad()
     def set_matrix(self, matrix: Tensor) -> None:
@@ -275,6 +287,23 @@ class ProtectedLayer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.backend = state["backend"](self)
+
+
+@contextmanager
+def attached(layers: Iterable[ProtectedLayer]) -> Iterator[None]:
+    """While open, the layers of a model that has no learner for them are attached."""
+    layers = list(layers)
+    before = {host: host.__dict__.get("forward") for layer in layers for host in layer.hosts}
+    for layer in layers:
+        layer.attach()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.detach()
+        for host, forward in before.items():
+            if forward is not None:  # a copy of a model computes as the original's learner did
+                host.forward = forward
 
 
 @contextmanager

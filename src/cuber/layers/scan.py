@@ -8,14 +8,19 @@ from typing import NamedTuple
 
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from cuber.errors import CuberError
 from cuber.layers.attached import Replacement
 from cuber.layers.composite import CompositeRule, PartRule
+from cuber.layers.parametrized import ParametrizedLayer, obstacle
 from cuber.layers.protected import ProtectedLayer
 from cuber.layers.rule import Rule, registered_type, rule_for
 from cuber.layers.table import Table, table_obstacle
+
+COMPUTED_BIAS = "its bias is parametrized"
 
 
 @dataclass
@@ -72,11 +77,17 @@ def scan(model: nn.Module, exempt: Iterable[nn.Parameter] = ()) -> Scan:
             if id(parameter) in uses:
                 uses[id(parameter)].append(Use(module, name))  # several modules hold a tied weight
     places = dict(_places(model))
+    parametrized = _parametrized(places, uses)
     layers: dict[str, ProtectedLayer] = {}
     tables: dict[str, Table] = {}
     reasons: dict[int, str] = {}
     module_names = {module: name for name, module in model.named_modules()}
     for key, of_parameter in uses.items():
+        if key in parametrized:
+            computed, reasons[key] = parametrized[key]
+            if computed is not None:
+                layers[computed.name] = computed
+            continue
         lookups = [use.module for use in of_parameter if table_obstacle(use.module) == ""]
         products = [use for use in of_parameter if use.module not in lookups]
         reasons[key] = _obstacle(products, places, uses, of_parameter) if products else ""
@@ -117,6 +128,32 @@ def _places(model: nn.Module) -> Iterator[tuple[Use, Place]]:
             yield Use(part.module, part.weight), place
 
 
+def _parametrized(
+    places: dict[Use, Place], uses: dict[int, list[Use]]
+) -> dict[int, tuple[ParametrizedLayer | None, str]]:
+    """Return the layers with computed weights, or the reason why there is none, by the parameters (by id) of each."""
+    found: dict[int, tuple[ParametrizedLayer | None, str]] = {}
+    for use, place in places.items():
+        if not is_parametrized(use.module, use.name):
+            continue
+        keys = [id(parameter) for parameter in use.module.parametrizations[use.name].parameters()]  # type: ignore
+        layer, reason = None, ""
+        if not place.rule.whole:
+            reason = f"a parametrized weight of {type(place.host).__name__}, which has several"
+        elif _has_computed_bias(use, place):
+            reason = COMPUTED_BIAS
+        elif any(len(uses.get(key, [])) != 1 for key in keys):
+            reason = "parametrized, with originals that are frozen or tied"
+        elif not (reason := obstacle(use.module, use.name)):
+            layer = ParametrizedLayer(place.layer, [use.module], place.rule, "plain", use.name, place.bias)
+        found |= dict.fromkeys(keys, (layer, reason))
+    return found
+
+
+def _has_computed_bias(use: Use, place: Place) -> bool:
+    return place.bias is not None and is_parametrized(use.module, place.bias)
+
+
 def _obstacle(
     of_parameter: list[Use], places: dict[Use, Place], uses: dict[int, list[Use]], with_lookups: list[Use]
 ) -> str:
@@ -128,6 +165,8 @@ def _obstacle(
     of_layer = [place for place in found if place is not None]
     if len({(use.name, place.rule, place.bias) for use, place in zip(of_parameter, of_layer, strict=True)}) > 1:
         return f"tied between {kinds}"
+    if any(_has_computed_bias(use, place) for use, place in zip(of_parameter, of_layer, strict=True)):
+        return COMPUTED_BIAS
     name = of_layer[0].bias
     biases = {id(use.module._parameters.get(name or "")) for use in of_parameter}
     holders = [use.module for use in of_parameter]
@@ -141,7 +180,9 @@ def _reason(module: nn.Module, kind: str) -> str:
     if obstacle := table_obstacle(module):
         return obstacle
     if isinstance(module, ParametrizationList):
-        return "parametrized: the weight is computed from it"
+        return "parametrized, and not the weight of a layer"
+    if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in module._forward_pre_hooks.values()):
+        return "computed by a hook: use torch.nn.utils.parametrizations instead"
     if registered_type(module)[1] is None:
         return f"no rule for {kind}"
     rule = None if _is_patched(module) else rule_for(module)

@@ -1,0 +1,153 @@
+"""Layers whose weight is computed from other parameters, as by ``torch.nn.utils.parametrizations.weight_norm``.
+
+The methods see the computed weight ``W = f(originals)``, which is what acts on the inputs. Steps of an optimizer change
+the originals, so that W does not change by a multiple of its gradient: W is moved back after each step, or the change
+of W is filtered, as with optimizers like Adam.
+
+A weight is set by the right inverse r of the parametrization, ``originals = r(W)`` with ``f(r(W)) = W`` for every W.
+The derivative of this equation, ``f' r' = 1``, also turns gradients of the originals into the gradient of W:
+``r'^T (f'^T G) = G``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+from cuber.layers.backends import PlainBackend
+from cuber.layers.protected import ProtectedLayer
+
+SMALLEST = 1e-12
+"""Least factor of an output unit: weight_norm divides by the norm of a row, which must not be 0."""
+
+
+class ParametrizedLayer(ProtectedLayer):
+    """A layer whose weight is computed; ``parameters`` are those that it is computed from, and the bias."""
+
+    is_parametrized = True
+
+    @property
+    def _parametrizations(self) -> ParametrizationList:
+        return _parametrizations_of(self.modules[0], self._weight_name)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        own = list(self._parametrizations.parameters())
+        return [*own, cast(nn.Parameter, self.bias)] if self.with_bias else own
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.parameter, cast(Tensor, self.bias)] if self.with_bias else [self.parameter]
+
+    def use_backend(self, name: str) -> None:
+        self.backend = PlainBackend(self)  # the shortcuts are for weights that are parameters
+
+    @torch.no_grad()
+    def set_matrix(self, matrix: Tensor) -> None:
+        """Set the originals so that ``[W | b]`` is this matrix."""
+        weight, *bias = self.split(matrix)
+        # Assigned to the module, the weight would share its memory with the originals.
+        values = _right_inverse(self._parametrizations, weight.to(self.parameter))
+        for original, value in zip(_originals(self._parametrizations), values, strict=True):
+            original.copy_(value)
+        for value in bias:
+            cast(Tensor, self.bias).copy_(value)
+
+    def gradient(self) -> Tensor:
+        """Return the gradient of ``[W | b]``, where the originals are as ``set_matrix`` leaves them."""
+        weight = self.parameter.detach().requires_grad_()
+        with torch.enable_grad():
+            originals = _right_inverse(self._parametrizations, weight)
+        gradients = [original.grad for original in _originals(self._parametrizations)]
+        of_originals = [torch.zeros_like(o) if g is None else g for o, g in zip(originals, gradients, strict=True)]
+        of_weight = torch.autograd.grad(originals, weight, of_originals)
+        return self.join([*of_weight, *self._bias_gradient()])
+
+    @torch.no_grad()
+    def set_gradient(self, matrix: Tensor) -> None:
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        self.add_to_gradient(matrix)
+
+    @torch.no_grad()
+    def add_to_gradient(self, matrix: Tensor) -> None:
+        of_weight, *of_bias = self.split(matrix)
+        own = list(self._parametrizations.parameters())
+        with torch.enable_grad():
+            weight = self.parameter
+            gradients = torch.autograd.grad(weight, own, of_weight.to(weight), materialize_grads=True)
+        for parameter, gradient in zip(own, gradients, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        for gradient, value in zip(self._bias_gradient(), of_bias, strict=True):
+            gradient.add_(value.to(gradient))
+
+    def _bias_gradient(self) -> list[Tensor]:
+        if not self.with_bias:
+            return []
+        bias = cast(nn.Parameter, self.bias)
+        bias.grad = torch.zeros_like(bias) if bias.grad is None else bias.grad
+        return [bias.grad]
+
+    def scale_outputs(self, factors: Tensor) -> None:
+        super().scale_outputs(factors.clamp_min(SMALLEST))
+
+
+def obstacle(module: nn.Module, name: str) -> str:
+    """Return why the weight that a module computes cannot be set to every value; empty: it can.
+
+    It is tried with a random weight. Parametrizations that hold a weight on a surface, as ``spectral_norm`` and
+    ``orthogonal`` do, fail.
+    """
+    # A copy: some change their buffers in training mode, some in the right inverse.
+    parametrizations = copy.deepcopy(_parametrizations_of(module, name)).eval()
+    kinds = ", ".join(type(step).__name__ for step in parametrizations)
+    if not all(hasattr(step, "right_inverse") for step in parametrizations):
+        return f"parametrized by {kinds}, which has no right_inverse"
+    weight = getattr(module, name).detach()
+    drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight)
+    other = weight + drawn * (weight.square().mean().sqrt() + torch.finfo(weight.dtype).tiny)
+    try:
+        with torch.enable_grad():
+            originals = _right_inverse(parametrizations, other.requires_grad_())
+            found = _computed(parametrizations, originals)
+            is_differentiable = all(original.requires_grad for original in originals)
+        holds = bool((found - other).norm() <= torch.finfo(weight.dtype).eps ** 0.5 * other.norm())
+    except Exception:  # whatever a parametrization raises for a weight that it cannot give
+        holds = is_differentiable = False
+    if holds and is_differentiable:
+        return ""
+    return f"parametrized by {kinds}, whose right_inverse is not for every weight"
+
+
+def _parametrizations_of(module: nn.Module, name: str) -> ParametrizationList:
+    return cast(ParametrizationList, cast(nn.ModuleDict, module.parametrizations)[name])
+
+
+def _originals(parametrizations: ParametrizationList) -> list[Tensor]:
+    """Return the parameters that the right inverse gives; parametrizations may have others of their own."""
+    if parametrizations.is_tensor:
+        return [parametrizations.original]
+    return [getattr(parametrizations, f"original{number}") for number in range(parametrizations.ntensors)]
+
+
+def _right_inverse(parametrizations: ParametrizationList, weight: Tensor) -> list[Tensor]:
+    """Return what the originals have to be for a weight, differentiable."""
+    value: Tensor | Iterable[Tensor] = weight
+    for step in reversed(list(parametrizations)):
+        value = step.right_inverse(value)  # type: ignore[operator]
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def _computed(parametrizations: ParametrizationList, originals: list[Tensor]) -> Tensor:
+    """Return the weight for these originals."""
+    first, *others = parametrizations
+    weight: Tensor = first(*originals)
+    for step in others:
+        weight = step(weight)
+    return weight
