@@ -18,7 +18,10 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Server(ThreadingHTTPServer):
-    """Serve ``content``; truncate the next ``cut`` transfers, and return the status codes of ``answers``."""
+    """Serve ``content``; truncate the next ``cut`` transfers, and return the status codes of ``answers``.
+
+    ``lengths`` has values of Content-Length that are not true.
+    """
 
     daemon_threads = True
 
@@ -26,6 +29,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.content: dict[str, bytes] = {}
         self.answers: dict[str, int] = {}
+        self.lengths: dict[str, str] = {}
         self.cut = 0
         self.asked: list[str] = []
 
@@ -40,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append(self.path)
         content = self.server.content.get(self.path, b"")
         self.send_response(self.server.answers.get(self.path, 200 if content else 404))
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", self.server.lengths.get(self.path, str(len(content))))
         self.end_headers()
         if self.server.cut > 0:
             self.server.cut -= 1

@@ -70,10 +70,11 @@ def test_check(tmp_path: Path) -> None:
     assert run("check", "--data-dir", str(tmp_path)).output == f"there is no dataset in {tmp_path}\n"
     files.write_notmnist(tmp_path / "notMNIST_small", 1)
     result = run("check", "--data-dir", str(tmp_path))
-    assert (result.exit_code, result.output) == (0, "notmnist  10 files that have no official checksum\n")
+    assert (result.exit_code, result.output) == (0, "notmnist  no checksum  10 files\n10 files: 10 no checksum\n")
     files.write_idx(tmp_path / "MNIST/raw")
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").unlink()
     result = run("check", "mnist", "--data-dir", str(tmp_path))
     assert result.exit_code == 1
     assert f"mnist  missing  {tmp_path}/MNIST/raw/t10k-labels-idx1-ubyte.gz" in result.output
     assert "official 6bbc9ace898e44ae57da46a324031adb)" in result.output
+    assert result.output.endswith("4 files: 3 differs, 1 missing\n")

@@ -82,6 +82,22 @@ def test_cut_off_transfer(tmp_path: Path, server: Server) -> None:
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("length", ["", "many", "-5", "0", "10", "1e9", "5, 6", "9" * 30, "²"])
+@pytest.mark.parametrize("with_bar", [True, False])
+def test_wrong_length(tmp_path: Path, server: Server, length: str, with_bar: bool) -> None:
+    """One sentence, or the whole file where the length does not matter."""
+    server.content["/file.bin"] = CONTENT
+    server.lengths["/file.bin"] = length
+    path = tmp_path / "file.bin"
+    try:
+        fetch.download(file(server.url("/file.bin")), path, Counting() if with_bar else None)
+    except CuberError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert path.read_bytes() == CONTENT
+
+
 def test_not_found_is_not_tried_again(tmp_path: Path, server: Server) -> None:
     sentence = refused("the server answers 404", file(server.url("/file.bin")), tmp_path)
     assert f"download {server.url('/file.bin')} by hand and put it at {tmp_path / 'file.bin'}" in sentence

@@ -116,6 +116,52 @@ def test_crafted(content: bytes) -> None:
         load(content)
 
 
+def shared_pairs(depth: int) -> bytes:
+    """Opcodes of a tuple of two equal tuples of two equal tuples and so on."""
+    pairs = (b"h%ch%c\x86q%c" % (number, number, number + 1) for number in range(depth))
+    return b"K\x01q\x00" + b"0".join(pairs)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"}" + shared_pairs(60) + b"K\x01s.",
+        b"}(" + shared_pairs(60) + b"K\x01u.",
+        b"(" + shared_pairs(60) + b"K\x01d.",
+        b"\x8f(" + shared_pairs(60) + b"\x90.",
+        b"(" + shared_pairs(60) + b"\x91.",
+    ],
+    ids=["item", "items", "dict", "set", "frozenset"],
+)
+def test_hashes_that_would_take_forever_are_not_computed(content: bytes) -> None:
+    with pytest.raises(DamagedError):
+        load(b"\x80\x04" + content)
+
+
+def test_depth_is_limited() -> None:
+    for content in (b"]" + b"]" * 10**5 + b"a" * 10**5, b")" + b"\x85" * 10**5):
+        with pytest.raises(DamagedError, match="recursion"):
+            load(b"\x80\x02" + content + b".")
+
+
+def test_the_number_of_parts_and_bytes_is_limited_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before memory is taken for them: a compressed file may be a thousand times as long as it looks."""
+    monkeypatch.setattr("cuber.datasets.unpickle.MAX_READS", 1000)
+    with pytest.raises(DamagedError, match="more than 1,000 parts"):
+        load(b"\x80\x02](" + b"N" * 2000 + b"e.")
+    for opcode in (b"\x8e", b"\x96", b"\x8d"):  # bytes, a bytearray and a text of a petabyte
+        with pytest.raises(DamagedError, match=r"bytes|MemoryError"):
+            load(b"\x80\x05" + opcode + struct.pack("<Q", 10**15) + b".")
+
+
+def test_calls_that_share_a_long_text_do_not_copy_it() -> None:
+    text, call = pickle.dumps("x" * 1000, 2)[2:-1], b"c_codecs\nencode\nq\x01"
+    again = b"h\x01h\x00X\x06\x00\x00\x00latin1\x86R"
+    found = load(b"\x80\x02" + text + b"0" + call + b"0](" + again * 100 + b"e.")
+    assert found == [b"x" * 1000] * 100
+    assert len(set(map(id, found))) == 1
+
+
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_shared_containers_do_not_expand_without_bounds(kind: Any) -> None:
     value = kind(range(10))

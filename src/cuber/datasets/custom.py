@@ -32,6 +32,12 @@ def read_folder(folder: Location, *, side: int, grey: bool = False, test_share: 
         grey: Whether to convert to grayscale.
         test_share: Fraction of each class to test with if there is no test folder; always the same images.
 
+    Returns:
+        The dataset, for :func:`cuber.streams.stream_by_classes` or :func:`cuber.streams.stream_by_domains`.
+
+    Raises:
+        CuberError: There are no images, or a class has images to test with but none to train with.
+
     >>> read_folder("flowers", side=64)  # doctest: +SKIP
     <flowers: 2,936 train, 734 test, 5 classes, (64, 64, 3)>
     """
@@ -74,11 +80,15 @@ def read_items(
         train: The training items. An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), of uint8 or of
             floats in [0, 1]; a label is a number or a string.
         test: The test items; if None, ``test_share`` of each class is held out.
-        side: Width and height of the images; see :func:`read_folder`, also for ``grey``.
+        side: Width and height of the images; see :func:`read_folder`.
+        grey: Whether to convert to grayscale.
         image: Key of the image in a dictionary.
         label: Key of the label in a dictionary.
         name: Name of the dataset.
         test_share: Fraction of each class to test with.
+
+    Returns:
+        The dataset, as :func:`read_folder` returns it.
 
     >>> rows = [{"image": np.full((9, 12), 25 * k, np.uint8), "label": k % 2} for k in range(10)]
     >>> read_items(rows, side=8, grey=True)

@@ -76,7 +76,7 @@ def download(file: Download, path: Path, bar: Any = None) -> None:
 
 
 def _explain(error: OSError | ValueError, file: Download, url: str, path: Path) -> str:
-    """Return what a failed transfer means and what to do; raise errors that another attempt cannot mend."""
+    """Return what a failed transfer means and what to do; raise if a local file cannot be written."""
     from requests import exceptions
 
     by_hand = f"or download {url} by hand and put it at {path}"
@@ -92,8 +92,8 @@ def _explain(error: OSError | ValueError, file: Download, url: str, path: Path) 
         )
     if isinstance(error, OSError):
         raise _cannot_write(error, path) from error
-    if "does not match the known hash" not in str(error):
-        raise error
+    if "does not match the known hash" not in str(error):  # such as a Content-Length that is no number
+        return f"the answer of {url} is invalid ({error}); try again later, {by_hand}"
     return (
         f"{url} came with the wrong checksum and was deleted (its md5 should be {file.md5}); try again, and if it "
         "happens again do not use the file, because it has been changed"

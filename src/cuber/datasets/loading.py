@@ -14,7 +14,7 @@ from cuber.datasets.source import Images, Labels, Layout, Location, Source
 from cuber.errors import CuberError, needs_extra
 
 PRESENT, INCOMPLETE, MISSING = "present", "incomplete", "missing"
-OK, MISMATCH, UNKNOWN = "ok", "checksum mismatch", "unknown"
+OK, MISMATCH, UNKNOWN = "ok", "differs", "no checksum"
 OFFICIAL_SIZE = "images where the official set has"
 """Part of the note on a dataset with another number of images, by which results are told apart."""
 

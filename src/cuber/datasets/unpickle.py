@@ -8,8 +8,9 @@ into pointers. A checksum is no protection: it can be forged too.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from numbers import Integral
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from cuber.datasets.source import DamagedError
 
 MAX_VALUES = 10**6
 """Number of values in a pickle, counted as often as they are used; those of CIFAR and miniImageNet have fewer."""
+MAX_READS, MAX_BYTES, MAX_LINE = 10**7, 2**31, 2**20
+"""Number of reads from a pickle, a few for each value, of bytes, and of bytes in a line; miniImageNet: 800 MB."""
 _NAMES = {
     *("numpy.ndarray", "numpy.dtype", "numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
     *("numpy.core.numeric._frombuffer", "_codecs.encode"),
@@ -27,10 +30,11 @@ def load_plain(file: BinaryIO) -> Any:
     """Load a pickle of containers, text, numbers and arrays; Python 2 strings become bytes.
 
     Raises:
-        DamagedError: The pickle is truncated, holds anything else, or expands to more than ``MAX_VALUES`` values.
+        DamagedError: The pickle is cut off, holds anything else, is larger than ``MAX_READS`` and ``MAX_BYTES`` allow,
+            or expands to more than ``MAX_VALUES`` values.
     """
     try:
-        return _Resolver().resolve(_Unpickler(file, encoding="bytes").load())
+        return _Resolver().resolve(_Unpickler(_Limited(file), encoding="bytes").load())
     except (DamagedError, OSError):
         raise
     except Exception as error:  # damaged pickles fail with unrelated types
@@ -51,8 +55,53 @@ def whole_numbers(values: Any) -> np.ndarray:
     return values
 
 
+class _Limited:
+    """A file of which only so much can be read: a compressed one may be a thousand times as long as it looks."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._reads = self._bytes = 0
+
+    def read(self, size: int) -> bytes:
+        self._count(size)  # before the file allocates memory for it
+        return self._file.read(size)
+
+    def readline(self) -> bytes:
+        line = self._file.readline(MAX_LINE)
+        self._count(len(line))
+        return line
+
+    def _count(self, size: int) -> None:
+        self._reads, self._bytes = self._reads + 1, self._bytes + size
+        if self._reads > MAX_READS or self._bytes > MAX_BYTES:
+            raise DamagedError(f"is refused: it has more than {MAX_READS:,} parts or {MAX_BYTES:,} bytes")
+
+
+def _with_plain_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
+    """Refuse containers as keys of a dictionary: the hash of a tuple of shared tuples can take forever."""
+
+    def checked(unpickler: Any) -> None:
+        if not all(isinstance(key, bytes | str | int | float) for key in unpickler.stack[keys]):
+            raise DamagedError("is refused: it has a dictionary whose keys are neither text nor numbers")
+        load(unpickler)
+
+    return checked
+
+
+_HASHING = (*pickle.EMPTY_SET, *pickle.ADDITEMS, *pickle.FROZENSET)
+"""Opcodes that are left out because they hash any values."""
+_KEYS = {pickle.DICT[0]: slice(0, None, 2), pickle.SETITEMS[0]: slice(0, None, 2), pickle.SETITEM[0]: slice(-2, -1)}
+"""Opcodes of dictionaries -> where the keys are on the stack."""
+
+
 class _Unpickler(pickle._Unpickler):
     # The Python implementation: the C one holds long byte strings twice.
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        code: _with_plain_keys(load, _KEYS[code]) if code in _KEYS else load
+        for code, load in pickle._Unpickler.dispatch.items()
+        if code not in _HASHING
+    }
+
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module.replace('numpy._core', 'numpy.core')}.{name}"
         if full not in _NAMES:
@@ -93,7 +142,9 @@ class _Call:
 class _Resolver:
     """Replace calls by their results, and count values: lists that share lists can expand without bounds."""
 
-    count = 0
+    def __init__(self) -> None:
+        self.count = 0
+        self._encoded: dict[int, bytes] = {}
 
     def resolve(self, value: Any) -> Any:
         self.count += 1
@@ -131,7 +182,8 @@ class _Resolver:
                 return dtype
             raise DamagedError(f"is refused: it holds an array of {dtype}, not of plain numbers")
         if call.name == "encode" and arguments[1] in ("latin1", "latin-1"):  # bytes that Python 3 wrote for Python 2
-            return arguments[0].encode("latin-1")
+            # Once for each text, as many calls may share a long one.
+            return self._encoded.setdefault(id(call.arguments[0]), arguments[0].encode("latin-1"))
         raise DamagedError("is refused: it makes a call that no array of numbers needs")
 
 
