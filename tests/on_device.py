@@ -139,6 +139,26 @@ def resumed_elsewhere(device: torch.device) -> None:
         assert found.accuracy == expected.accuracy
 
 
+def inferred_elsewhere(name: str, device: torch.device) -> None:
+    """A learner that is moved after its last task infers the same tasks, and answers where its model is."""
+    case = CASES["many heads"]
+    x = torch.cat([case.loader(task)[0][0] for task in range(3)])
+    learner, answers = learn_tasks(name, case, [CPU] * 3)
+    expected = [*learner.infer_task(x), learner.predict(x).output]
+    with accelerator():
+        learner.model.to(device)
+        with torch.no_grad(), learner.as_task(1) as model:
+            assert torch.equal(model(case.inputs(7, 6).to(device)).cpu(), answers[1])
+        found = [*learner.infer_task(x), learner.predict(x.to(device)).output]
+        assert all(isinstance(tensor, Remote) for tensor in found)
+        assert all(map(torch.equal, [tensor.cpu() for tensor in found], expected))
+        learner.model.to(CPU)
+    with without_float64():
+        learner.model.to(device)
+        probabilities = learner.infer_task(x).probabilities
+        assert torch.allclose(probabilities.cpu().double(), expected[2], atol=1e-5)
+
+
 class Sloppy(Method):
     """Makes a tensor without saying where."""
 
@@ -159,6 +179,7 @@ TRIALS: dict[str, Callable[[torch.device], None]] = {
     **{f"same bits, {name}, {model}": partial(same_bits, name, model) for name in METHODS for model in MODELS},
     **{f"moved, {name}": partial(moved_between_tasks, name) for name in METHODS if not METHODS[name].joint},
     **{f"no float64, {name}": partial(almost_the_same, name) for name in METHODS},
+    **{f"inferred elsewhere, {name}": partial(inferred_elsewhere, name) for name in ("gpm", "cuber")},
     "trained": trained,
     "resumed elsewhere": resumed_elsewhere,
     "noticed": noticed,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from cuber.version import __version__
 
 if TYPE_CHECKING:
+    from cuber.core.boundaries import Boundaries
     from cuber.core.metric import Metric
     from cuber.errors import CuberError, CuberWarning
     from cuber.methods import AGEM, CUBER, ER, EWC, GPM, HAT, OWM, TRGP, FineTune, LoRA, Method, Multitask, SoftCUBER
@@ -22,6 +23,7 @@ __all__ = [
     "HAT",
     "OWM",
     "TRGP",
+    "Boundaries",
     "CuberError",
     "CuberWarning",
     "FineTune",
@@ -40,6 +42,7 @@ __all__ = [
 
 # Imported when first asked for: torch takes two seconds, and `cuber --help` does without it.
 _ROOMS = {
+    "cuber.core.boundaries": ("Boundaries",),
     "cuber.core.metric": ("Metric",),
     "cuber.errors": ("CuberError", "CuberWarning"),
     "cuber.methods": (

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from cuber.errors import CuberError, CuberWarning, needs_extra, unknown
 
@@ -56,6 +56,18 @@ class Logger:
         """The run ends or stops."""
 
 
+def open_at_once(path: Path, mode: Literal["a", "w"]) -> TextIO:
+    """Open a file to write lines; a pipe that no process reads is an OSError, instead of waiting for a reader."""
+
+    def opener(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+        if hasattr(os, "O_NONBLOCK"):
+            os.set_blocking(descriptor, True)
+        return descriptor
+
+    return open(path, mode, encoding="utf-8", newline="", buffering=1, opener=opener)
+
+
 class LineFile(Logger):
     """A file to which lines are appended; a resumed run cuts it to the length at its checkpoint."""
 
@@ -64,16 +76,16 @@ class LineFile(Logger):
 
     def start(self, config: dict[str, Any], position: Any | None) -> None:
         if position is None:
-            self.path.write_text("")
+            self.open("w").close()
         elif self.position() > position:
             os.truncate(self.path, position)
 
     def position(self) -> Any:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def open(self) -> TextIO:
+    def open(self, mode: Literal["a", "w"] = "a") -> TextIO:
         """Open the file to append lines."""
-        return open(self.path, "a", encoding="utf-8", newline="")
+        return open_at_once(self.path, mode)
 
 
 class JsonLines(LineFile):

@@ -61,7 +61,10 @@ class Measure:
 
 
 def average_accuracy(matrix: Matrix) -> float:
-    """ACC: mean accuracy over all tasks after the last task.
+    """Return ACC: the mean accuracy over all tasks after the last task.
+
+    Args:
+        matrix: ``matrix[i][j]`` is the accuracy on task j after learning task i, None for j > i.
 
     >>> average_accuracy([[90.0, None], [80.0, 100.0]])
     90.0
@@ -71,7 +74,13 @@ def average_accuracy(matrix: Matrix) -> float:
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
-    """BWT: mean change of old tasks since they were learned; negative values are forgetting.
+    """Return BWT: the mean change of old tasks since they were learned; negative values are forgetting.
+
+    Args:
+        matrix: ``matrix[i][j]`` is the accuracy on task j after learning task i, None for j > i.
+
+    Returns:
+        The mean, in percentage points; None where there is no old task.
 
     >>> backward_transfer([[90.0, None], [80.0, 100.0]])
     -10.0
@@ -81,7 +90,13 @@ def backward_transfer(matrix: Matrix) -> float | None:
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """Mean loss of old tasks since their best accuracy; never negative.
+    """Return the mean loss of old tasks since their best accuracy; never negative.
+
+    Args:
+        matrix: ``matrix[i][j]`` is the accuracy on task j after learning task i, None for j > i.
+
+    Returns:
+        The mean, in percentage points; None where there is no old task.
 
     >>> forgetting([[90.0, None, None], [95.0, 80.0, None], [94.0, 85.0, 70.0]])
     0.5
@@ -91,7 +106,12 @@ def forgetting(matrix: Matrix) -> float | None:
 
 
 def backward_transfer_of_selected(matrix: Matrix, task: int, old: int) -> float:
-    """BWT-S: change of the accuracy on ``old``, usually that of ``most_selected``, while ``task`` was learned.
+    """Return BWT-S: the change of the accuracy on one old task while another was learned.
+
+    Args:
+        matrix: ``matrix[i][j]`` is the accuracy on task j after learning task i, None for j > i.
+        task: The task that was learned.
+        old: The old task, usually that of ``most_selected``.
 
     >>> backward_transfer_of_selected([[90.0, None], [91.0, 100.0]], task=1, old=0)
     1.0

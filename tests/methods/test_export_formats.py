@@ -17,6 +17,8 @@ from tests.methods.test_export import SETTINGS, learned
 from tests.models import CASES, CLASSES
 
 DYNAMIC = {0: torch.export.Dim("batch", min=1, max=64)}
+OLD_TORCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+"""Older than the version that quotes; of those between, 2.8 is known not to."""
 TRIED = [("cuber", "cnn"), ("hat", "residual block"), ("trgp", "many heads")]
 
 
@@ -156,7 +158,8 @@ def test_tracing_a_model_with_scalings_is_refused_with_the_way_out(shown: int | 
         ):
             with pytest.raises(CuberError, match=r"layer 'layers\.0' has a learner.*learner\.export\(task\)"):
                 trace()
-        with pytest.raises(Exception, match=r"learner\.export\(task\)"):  # torch's own exception, which quotes it
+        # Torch's own exception: 2.13 quotes ours, 2.8 names only its class.
+        with pytest.raises(Exception, match="CuberError" if OLD_TORCH else r"learner\.export\(task\)"):
             torch.export.export(model, (x,), strict=True)
         assert torch.isfinite(model(x)).all()
 

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from cuber import AGEM, CUBER, ER, EWC, GPM, HAT, TRGP, CuberError, CuberWarning, FineTune, MultiHead
 from cuber.core import batches as batch_tools
@@ -128,6 +135,17 @@ def test_a_loader_that_does_not_shuffle_is_worth_a_word_where_it_is_not_read_to_
     learner = GPM(CASE.model(), samples=10)
     with pytest.warns(CuberWarning, match="only the first 10 of 40 samples"):
         learner.begin_task(DataLoader(data, batch_size=5), loss_fn)
+
+
+def test_a_loader_that_shuffles_by_its_batch_sampler_is_not_warned_of() -> None:
+    """As those of Hugging Face's Trainer do: ``loader.sampler`` is then sequential, and not used."""
+    data = TensorDataset(torch.randn(40, 8), torch.zeros(40, dtype=torch.long))
+    shuffled = DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 5, drop_last=False))
+    assert isinstance(shuffled.sampler, SequentialSampler)
+    GPM(CASE.model(), samples=10).begin_task(shuffled, loss_fn)
+    ordered = DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 5, drop_last=False))
+    with pytest.warns(CuberWarning, match="only the first 10 of 40 samples"):
+        GPM(CASE.model(), samples=10).begin_task(ordered, loss_fn)
 
 
 def test_normalization_that_somebody_holds_in_evaluation_mode_keeps_its_statistics() -> None:

@@ -12,8 +12,9 @@ from torch import nn
 
 import cuber
 from cuber import CuberError, CuberWarning, FineTune, Method
+from cuber.core import plugins
 from cuber.experiments import Experiment, listing, run
-from cuber.methods import METHODS, all_methods, find_method, plugins, setting
+from cuber.methods import METHODS, all_methods, find_method, setting
 from tests.packages import install
 
 NOTHING = '''

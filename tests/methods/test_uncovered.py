@@ -57,9 +57,9 @@ MODELS: dict[str, tuple[Any, set[str]]] = {
         {"1.weight", "1.bias"},
     ),
     "subclass with its own forward": (lambda: nn.Sequential(nn.Linear(8, 6), Shouting(6, 3)), {"1.weight", "1.bias"}),
-    "weight norm": (
-        lambda: nn.Sequential(nn.Linear(8, 6), nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))),
-        {"1.bias", "1.parametrizations.weight.original0", "1.parametrizations.weight.original1"},
+    "spectral norm": (
+        lambda: nn.Sequential(nn.Linear(8, 6), nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))),
+        {"1.bias", "1.parametrizations.weight.original"},
     ),
     "embedding read as a matrix": (Positions, {"positions.weight"}),
     "used functionally": (Functional, {"bypassed.weight"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import signal
 import subprocess
@@ -115,8 +116,21 @@ def removed(path: Path) -> None:
     path.unlink()
 
 
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_link_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+DAMAGES = [cut_short, emptied, one_byte_changed, another_thing, removed, a_pipe, a_link_to_itself]
+
+
 @pytest.mark.parametrize("name", ["000002.json", "000002.safetensors"])
-@pytest.mark.parametrize("damage", [cut_short, emptied, one_byte_changed, another_thing, removed])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_noticed_and_the_one_before_is_used(tmp_path: Path, name: str, damage: Any) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (1, 2):

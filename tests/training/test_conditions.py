@@ -224,7 +224,7 @@ def test_records_that_make_no_sense_are_damage(command, tmp_path: Path) -> None:
     path = tmp_path / "run" / "result.json"
     path.write_text(path.read_text().replace('"agreement"', '"disagreement"'))
     (run,) = load([tmp_path / "run"])
-    assert "its 'theory' is invalid" in run.reason
+    assert "theory[1].backbone.layers.0.old.0.agreement is missing" in run.reason
 
 
 def test_records_from_before_products_were_kept_have_no_agreement() -> None:

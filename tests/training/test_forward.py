@@ -64,7 +64,8 @@ def dtypes_seen(**how: Any) -> dict[int, set[torch.dtype]]:
 
     model = small.model()
     model.register_forward_hook(note)
-    cuber.learn(cuber.CUBER(model), small.stream(), epochs=1, lr=0.1, batch_size=STEP, patience=1, **how)
+    learner = cuber.CUBER(model, task_inference=False)  # a batch whose tasks are inferred is answered in parts
+    cuber.learn(learner, small.stream(), epochs=1, lr=0.1, batch_size=STEP, patience=1, **how)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     return seen
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import cuber
 from cuber.errors import CuberError, CuberWarning
 from cuber.loggers import Logger
 from cuber.runs.checkpoint import Checkpoints
-from cuber.runs.directory import PreviousRun
+from cuber.runs.directory import EVERYTHING, OWN, PreviousRun, remove
 from cuber.runs.lock import is_held
 from cuber.streams import ImageSplit, Transform
 from cuber.training import RunDirectory
@@ -290,3 +292,71 @@ def test_a_failed_run_that_others_should_know_of_keeps_its_word(tmp_path: Path) 
         learn(RunDirectory(tmp_path, keep_failures=True), lr=1e30)
     assert {"config.toml", "error.json"} <= {path.name for path in tmp_path.iterdir()}
     assert not Checkpoints(tmp_path / "checkpoint").any()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(bytes(range(256)))
+
+
+OBSTACLES = [pipe, link_to_itself, folder, garbage]
+
+
+def replace(path: Path, make: Any) -> None:
+    remove(path.parent, [path.name])
+    make(path)
+
+
+@pytest.mark.parametrize("make", OBSTACLES)
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_starting_over_replaces_whatever_has_the_name_of_a_file(tmp_path: Path, name: str, make: Any) -> None:
+    learn(tmp_path)
+    replace(tmp_path / name, make)
+    learn(RunDirectory(tmp_path, fresh=True))
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", *OWN} - {"error.json"}
+    assert cuber.Result.load(tmp_path).accuracy
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        *((name, make) for name in ("replaced", ".replaced") for make in (pipe, link_to_itself, garbage)),
+        *((name, make) for name in (".lock", ".lease") for make in (pipe, link_to_itself, folder)),
+    ],
+)
+def test_what_is_in_the_way_of_starting_over_is_named(tmp_path: Path, name: str, make: Any) -> None:
+    """A pipe was waited for; files that were moved to a folder of this name could not be moved back."""
+    learn(tmp_path)
+    before = contents(tmp_path)
+    replace(tmp_path / name, make)
+    with pytest.raises(CuberError, match=f"{re.escape(str(tmp_path / name))} .*: remove it"):
+        learn(RunDirectory(tmp_path, fresh=True))
+    remove(tmp_path, [name])
+    assert contents(tmp_path) == before
+    assert learn(RunDirectory(tmp_path, fresh=True)).accuracy
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "metrics.csv"])
+def test_resuming_does_not_wait_for_the_reader_of_a_pipe(tmp_path: Path, name: str) -> None:
+    learn(tmp_path)
+    (tmp_path / "result.json").unlink()
+    replace(tmp_path / name, pipe)
+    with pytest.raises(OSError, match=name):
+        learn(tmp_path)
+
+
+def test_a_link_to_itself_is_replaced_by_the_result(tmp_path: Path) -> None:
+    result = learn(tmp_path)
+    replace(tmp_path / "result.json", link_to_itself)
+    assert learn(tmp_path).accuracy == cuber.Result.load(tmp_path).accuracy == result.accuracy

@@ -191,6 +191,27 @@ def test_a_shared_head_is_tested_with_bare_weights_too():
     assert result.to_dict()["acc_bare"] == pytest.approx(metrics.average_accuracy(result.accuracy_bare))
 
 
+@pytest.mark.parametrize("shared_head", [True, False])
+def test_accuracy_is_measured_with_the_inferred_task_too(shared_head):
+    learner, stream = cuber.CUBER(small.model(shared_head=shared_head)), small.stream(shared_head=shared_head)
+    result = cuber.learn(learner, stream, **small.FAST)
+    assert [sum(value is not None for value in row) for row in result.accuracy_inferred] == [1, 2, 3]
+    for number, task in enumerate(stream):
+        prediction, tasks = learner.predict(task.test.x), learner.infer_task(task.test.x).probabilities.argmax(1)
+        right = prediction.output.argmax(1) == task.test.y
+        if not shared_head:  # the labels of other tasks mean something else
+            right &= tasks == number
+        assert result.accuracy_inferred[2][number] == pytest.approx(100 * float(right.double().mean()))
+    assert result.to_dict()["acc_inferred"] == pytest.approx(metrics.average_accuracy(result.accuracy_inferred))
+
+
+def test_methods_that_cannot_infer_tasks_have_no_such_accuracy():
+    for learner in (cuber.FineTune(small.model()), cuber.GPM(small.model(), task_inference=False)):
+        result = cuber.learn(learner, small.stream(), **small.FAST)
+        assert result.accuracy_inferred is None
+        assert result.to_dict()["acc_inferred"] is None
+
+
 def test_progress_is_told_and_changes_nothing():
     moments: list = []
     networks = [small.model(2), small.model(2)]

@@ -36,6 +36,14 @@ def test_a_machine_that_does_not_renew_its_lease_is_dead_and_waited_for(tmp_path
     assert is_held(tmp_path) is False
 
 
+def test_a_lease_without_a_name_is_waited_for_once(tmp_path: Path) -> None:
+    """As a power cut may leave it; it blocked the directory for good."""
+    (tmp_path / ".lease").touch()
+    held = acquire(tmp_path)
+    assert (tmp_path / ".lease").stat().st_size
+    held.release()
+
+
 def test_a_machine_that_renews_its_lease_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".lease").write_text(OTHER)
     beats = itertools.count()

@@ -167,7 +167,10 @@ def take(loader: Iterable[Batch], count: int) -> list[Batch]:
 
     Of several processes each takes its own part of them, at least one sample.
     """
-    sampler = loader.sampler if isinstance(loader, DataLoader) else None
+    # A loader that was given a batch sampler, as Accelerate makes them, has a sequential sampler that it does not use.
+    sampler = None
+    if isinstance(loader, DataLoader):
+        sampler = getattr(loader if loader.batch_sampler is None else loader.batch_sampler, "sampler", None)
     if isinstance(sampler, SequentialSampler) and len(sampler) > count:
         warnings.warn(
             f"only the first {count} of {len(sampler)} samples are used, and this DataLoader does not shuffle, so what "

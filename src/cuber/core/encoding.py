@@ -1,14 +1,43 @@
-"""Replace characters that the encoding of a terminal or pipe lacks."""
+"""Replace characters that a terminal would obey, and those that the encoding of a terminal or pipe lacks."""
 
 from __future__ import annotations
 
 import codecs
 import io
-from typing import TextIO
+import re
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 REPLACEMENTS = {"±": "+-", "°": "deg", "−": "-", "…": "~"}
 """Rich ends truncated cells with the last one, so its replacement must be one character wide."""
 ERROR_HANDLER = "cuber.replace"
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, ends of lines, changes of the direction of writing, and halves of characters, as in file names
+that are not UTF-8."""
+
+
+def printable(text: str) -> str:
+    r"""Return text from outside, such as the name of a directory or a task, on one line that can be shown anywhere.
+
+    >>> printable("a\x1b[31m\n"), printable("3° \udcff")
+    ('a\\x1b[31m\\n', '3° \\xff')
+    """
+    return UNPRINTABLE.sub(_escaped, text)
+
+
+def printable_values(value: Any) -> Any:
+    """Return nested lists and dictionaries in which all text, keys included, is printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable_values(key): printable_values(part) for key, part in value.items()}
+    return [printable_values(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    # Python reads the bytes 80 to ff of file names that are not UTF-8 as these halves of characters.
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else ascii(found[0])[1:-1]
 
 
 def is_unicode(encoding: str | None) -> bool:
@@ -22,7 +51,7 @@ def is_unicode(encoding: str | None) -> bool:
 
 def replace_unencodable(stream: TextIO | None) -> None:
     """Configure a stream to replace characters that it cannot encode instead of raising an error."""
-    if isinstance(stream, io.TextIOWrapper) and not is_unicode(stream.encoding):
+    if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors=ERROR_HANDLER)
 
 

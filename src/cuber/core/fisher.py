@@ -74,7 +74,8 @@ class _Fisher:
 
     def __init__(self, model: nn.Module, loss: Loss, without: set[nn.Parameter]) -> None:
         self.model, self.loss = model, loss
-        self.layers = [layer for layer in scan(model, exempt=without).layers.values() if layer.rule.whole]
+        found = scan(model, exempt=without).layers.values()
+        self.layers = [layer for layer in found if layer.rule.whole and not layer.is_parametrized]
         self.names = {p: name for name, p in model.named_parameters() if p.requires_grad and p not in without}
         self.sums = {p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in self.names}
         self.others = list(self.names)

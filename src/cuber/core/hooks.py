@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +13,25 @@ from cuber.core.batches import Batch
 
 
 class TrainingHooks:
-    """Hooks of a method, in the order of the training loop; each does nothing here."""
+    """Hooks of a method, in the order of the training loop; each does nothing here.
+
+    >>> import cuber
+    >>> class Clipped(cuber.Method):
+    ...     "Plain training with gradients of at most 0.1."
+    ...     def before_step(self, optimizer):
+    ...         for parameter in self.parameters():
+    ...             parameter.grad.clamp_(-0.1, 0.1)
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> learner = Clipped(model)
+    >>> x, y = torch.ones(1, 1), torch.full((1, 1), 5.0)
+    >>> learner.begin_task([(x, y)], nn.functional.mse_loss)
+    >>> optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=1.0))
+    >>> nn.functional.mse_loss(model(x), y).backward()
+    >>> optimizer.step()
+    >>> round(model.weight.item(), 4)
+    0.1
+    """
 
     def on_task_begin(self) -> None:
         """A task begins: the model shows it, other tasks' parameters are frozen. Raise to refuse the task."""
@@ -32,6 +51,10 @@ class TrainingHooks:
 
     def on_epoch_end(self) -> None:
         """A pass over the training data has ended."""
+
+    def weights_to_keep(self) -> AbstractContextManager[None]:
+        """Return a context manager in which the model has the weights that ``end_task`` would keep now."""
+        return nullcontext()
 
     def observe_task(self, loader: Iterable[Batch]) -> None:
         """A task has been learned: look at all of its data, before ``on_task_end``; call ``super()`` first."""

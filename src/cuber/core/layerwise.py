@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from cuber.core import batches, distributed
 from cuber.core.batches import Batch
@@ -23,7 +24,27 @@ from cuber.layers import ProtectedLayer, UsedRows, evaluation_mode, observed, sc
 
 @dataclass(eq=False, repr=False)
 class LayerwiseMethod(Method):
-    """A method for the layers that a rule covers, with a policy for parameters that no rule covers."""
+    """A method for the layers that a rule covers, with a policy for parameters that no rule covers.
+
+    Args:
+        model: any ``nn.Module``; it stays the same object.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+
+    >>> @dataclass(eq=False, repr=False)
+    ... class Strengths(LayerwiseMethod):
+    ...     strength: float = setting(1.0, "how much is protected", low=0, per_layer=True)
+    ...     def make_layer(self, layer):
+    ...         print("found", layer.name)
+    ...         return layer
+    >>> learner = Strengths(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), strength=[1.0, 0.5])
+    found 0
+    found 1
+    >>> learner.for_layer("strength", "1")
+    0.5
+    >>> learner.begin_task([(torch.eye(4), torch.ones(4, 2))], nn.functional.mse_loss)
+    >>> learner.mean_gradients([(torch.eye(4), torch.ones(4, 2))])["1"].shape
+    torch.Size([2, 4])
+    """
 
     remembered: ClassVar[dict[str, Any]] = {
         "with_bias": dict[str, bool],
@@ -91,7 +112,11 @@ class LayerwiseMethod(Method):
         self.row_memory.held = held
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
-        """Return the layer to protect, for one that was found in the model."""
+        """Return the layer to protect: here the layer itself; a subclass may return another, or change it.
+
+        Args:
+            layer: a layer that was found in the model.
+        """
         return layer
 
     def real_positions(self, batch: Batch) -> Tensor | None:
@@ -107,20 +132,24 @@ class LayerwiseMethod(Method):
 
         Of several processes each has its own loader, and all get the mean over the samples of all.
 
+        Args:
+            loader: the data.
+
         Returns:
             Layer name -> gradient, out x d.
         """
         layers = [layer for layer in self.layers.values() if layer.requires_grad]
-        parameters = [parameter for layer in layers for parameter in layer.parameters]
-        totals: dict[nn.Parameter, Tensor] = {}
+        totals: dict[Tensor, Tensor] = {}
         count = 0
-        if not parameters:
+        if not layers:
             return {}
         torch.clear_autocast_cache()  # inside an autocast, torch 2.8 keeps weights that were cast without gradients
-        with evaluation_mode(self.model), torch.enable_grad():
+        with evaluation_mode(self.model), torch.enable_grad(), parametrize.cached():
+            tensors = {layer: layer.tensors for layer in layers}
+            weights = [tensor for of_layer in tensors.values() for tensor in of_layer]
             for batch in loader:
-                weight = batches.size(batch)
-                loss = self.try_loss(batch, "batches") * weight
+                samples = batches.size(batch)
+                loss = self.try_loss(batch, "batches") * samples
                 if not bool(loss.isfinite()):
                     raise CuberError(
                         f"the loss of task {self.tasks} is {float(loss.detach())} after {self.epoch} epochs: "
@@ -128,25 +157,30 @@ class LayerwiseMethod(Method):
                     )
                 if not loss.requires_grad:
                     continue
-                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-                for parameter, gradient in zip(parameters, gradients, strict=True):
+                gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+                for weight, gradient in zip(weights, gradients, strict=True):
                     if gradient is not None:
                         gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-                        totals[parameter] = totals[parameter] + gradient if parameter in totals else gradient
-                count += weight
+                        totals[weight] = totals[weight] + gradient if weight in totals else gradient
+                count += samples
         if distributed.is_active():
-            like = [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters]
-            sums = distributed.sum_present([totals.get(p) for p in parameters], like)
-            totals = {p: total for p, total in zip(parameters, sums, strict=True) if total is not None}
+            like = [w.to(torch.promote_types(w.dtype, torch.float32)) for w in weights]
+            sums = distributed.sum_present([totals.get(w) for w in weights], like)
+            totals = {w: total for w, total in zip(weights, sums, strict=True) if total is not None}
             count = int(distributed.sum_numbers(count)[0])
         return {
-            layer.name: layer.join([totals.get(p, torch.zeros_like(p)) for p in layer.parameters]) / count
-            for layer in layers
-            if layer.parameter in totals
+            layer.name: layer.join([totals.get(w, torch.zeros_like(w)) for w in of_layer]) / count
+            for layer, of_layer in tensors.items()
+            if of_layer[0] in totals
         }
 
     def for_layer(self, setting: str, name: str) -> Any:
-        """Return the value of a per-layer setting (one for all layers, a list, or a table by name) for one layer."""
+        """Return the value of a per-layer setting (one for all layers, a list, or a table by name) for one layer.
+
+        Args:
+            setting: name of the setting.
+            name: name of the layer.
+        """
         value, names = getattr(self, setting), list(self.layers)
         if isinstance(value, Mapping):
             if name not in value:

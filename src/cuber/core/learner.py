@@ -17,6 +17,7 @@ from cuber.core.coverage import Coverage, describe
 from cuber.core.detaching import detach
 from cuber.core.export import export
 from cuber.core.hooks import TrainingHooks
+from cuber.core.inference import TaskInference, inferring
 from cuber.core.misuse import check_known, require_attached, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.provenance import warn_of_other_settings, warn_of_other_weights
@@ -35,7 +36,7 @@ Forward = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(eq=False, repr=False)
-class Method(TrainingHooks, WithSettings):
+class Method(TaskInference, TrainingHooks, WithSettings):
     """A learner around a model. Call ``begin_task``, ``end_epoch`` and ``end_task`` at these points of your loop.
 
     A method of your own overrides what it needs of :class:`cuber.core.hooks.TrainingHooks`, and declares what it must
@@ -134,8 +135,7 @@ class Method(TrainingHooks, WithSettings):
         self._loss_fn = loss_fn
         self.steps_per_epoch = distributed.broadcast(batches.steps(loader) if steps is None else steps)
         self._find_modules()
-        if self.memory_device != self.device:
-            move(self)
+        move(self)
         before = Shown(self)
         try:
             self.show_task(self.tasks)
@@ -178,14 +178,17 @@ class Method(TrainingHooks, WithSettings):
         self.on_epoch_end()
 
     def end_task(self, loader: Iterable[Batch]) -> None:
-        """Call after the last step of a task, with its training data and the weights that are to be kept."""
+        """Call after the last step of a task, with the weights that are to be kept.
+
+        Args:
+            loader: the task's training data; read several times.
+        """
         require_task(self, "end_task")
         require_attached(self, "end_task")
         batches.check_loader(loader, "end_task")
         self.optimizers.require_any("end_task")
         self.freezer.warn_of_thawed()
-        if self.memory_device != self.device:
-            move(self)
+        move(self)
         distributed.average_(self.normalization.buffers())
         distributed.check_equal(dict(self.named_parameters()), distributed.DIFFERENT_WEIGHTS)
         self.observe_task(loader)
@@ -199,17 +202,19 @@ class Method(TrainingHooks, WithSettings):
         """Return what the present task trains; build the optimizer from it."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    def as_task(self, task: int | None) -> AbstractContextManager[nn.Module]:
+    def as_task(self, task: int | str | None) -> AbstractContextManager[nn.Module]:
         """Return a context manager in which the model answers as it does for ``task``.
 
         Args:
-            task: number of the task, from 0; None: bare weights, the head unchanged.
+            task: number of the task, from 0; None: bare weights, the head unchanged; "infer": each sample of a batch
+                is answered for the task that ``infer_task`` finds.
 
         Returns:
             A context manager that yields the model. The mode (training or evaluation) is not changed.
         """
-        check_known(self, task)
-        return showing(self, task)
+        if task == "infer":
+            return inferring(self)
+        return showing(self, check_known(self, task))
 
     def export(self, task: int) -> nn.Module:
         """Return a copy of the model that answers for one task and does not need cuber.
@@ -226,7 +231,7 @@ class Method(TrainingHooks, WithSettings):
         """Copy all that training this task changes, scalings and buffers included, for early stopping.
 
         Returns:
-            A copy: ``take()`` copies again, ``restore()`` copies back, before ``end_task``.
+            A copy. ``take()`` copies again, ``restore()`` copies back, before ``end_task``.
         """
         return Snapshot(self)
 

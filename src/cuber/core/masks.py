@@ -62,28 +62,31 @@ class MaskedInputs(LayerwiseMethod):
 
     def real_positions(self, batch: Batch) -> Tensor | None:
         """Return which positions of a batch are real, samples x positions, bool; None: all."""
-        if self.mask is None or (self.mask is attention_mask and self._has_decoder):
-            return None
         with batches.explained(f"task {self.tasks}: mask cannot take the loader's batches"):
-            mask = self.mask(batch)
-        if mask is None:
-            return None
-        if not isinstance(mask, Tensor):
-            raise _wrong(f"is a {type(mask).__name__}")
-        if mask.dim() != 2 or len(mask) != batches.size(batch):
-            raise _wrong(f"has shape {tuple(mask.shape)} in a batch of {batches.size(batch)} samples")
-        if mask.is_complex() or not bool((mask >= 0).all()):
-            raise _wrong("has values other than 0 and 1")  # such as -10000 or -inf, to be added to attention scores
-        return mask.detach().bool()
+            return real_positions(self.model, batch, self.mask)
 
-    @property
-    def _has_decoder(self) -> bool:
-        """Whether the model has a second sequence, which ``attention_mask`` is not about."""
-        return any(
-            isinstance(module, nn.TransformerDecoder | nn.TransformerDecoderLayer)
-            or getattr(getattr(module, "config", None), "is_encoder_decoder", False)
-            for module in self.model.modules()
-        )
+
+def real_positions(model: nn.Module, batch: Batch, mask: MaskFunction | None = attention_mask) -> Tensor | None:
+    """Return which positions of a batch are real, samples x positions, bool; None: all."""
+    found = None if mask is None or (mask is attention_mask and _has_decoder(model)) else mask(batch)
+    if found is None:
+        return None
+    if not isinstance(found, Tensor):
+        raise _wrong(f"is a {type(found).__name__}")
+    if found.dim() != 2 or len(found) != batches.size(batch):
+        raise _wrong(f"has shape {tuple(found.shape)} in a batch of {batches.size(batch)} samples")
+    if found.is_complex() or not bool((found >= 0).all()):
+        raise _wrong("has values other than 0 and 1")  # such as -10000 or -inf, to be added to attention scores
+    return found.detach().bool()
+
+
+def _has_decoder(model: nn.Module) -> bool:
+    """Return whether a model has a second sequence, which ``attention_mask`` is not about."""
+    return any(
+        isinstance(module, nn.TransformerDecoder | nn.TransformerDecoderLayer)
+        or getattr(getattr(module, "config", None), "is_encoder_decoder", False)
+        for module in model.modules()
+    )
 
 
 def _wrong(what: str) -> CuberError:

@@ -30,16 +30,18 @@ def require_task(learner: Method, verb: str) -> None:
         raise CuberError(f"{verb} before begin_task: call begin_task(loader, loss_fn) first")
 
 
-def check_known(learner: Method, task: object, verb: str = "as_task") -> None:
-    """Raise unless the model can answer for a task; ``as_task`` may also show None, the bare weights."""
+def check_known(learner: Method, task: object, verb: str = "as_task") -> int | None:
+    """Return a task that the model can answer for, or raise; ``as_task`` may also show None, the bare weights."""
     if learner.is_detached:
         raise CuberError(DETACHED)
     or_none = verb == "as_task"
     if task is None and or_none:
-        return
+        return None
     if not isinstance(task, int) or isinstance(task, bool):
-        raise CuberError(f"{verb} takes the number of a task{' or None' if or_none else ''}, not {task!r}")
+        others = ", None or 'infer'" if or_none else ""
+        raise CuberError(f"{verb} takes the number of a task{others}, not {task!r}")
     known = learner.tasks + (learner.at_once if learner.task is not None else 0)
     if not 0 <= task < known:
         learned = f"tasks 0 to {known - 1} have" if known > 1 else "only task 0 has" if known else "none has"
         raise CuberError(f"{verb}({task}): that task has not been learned ({learned})")
+    return task

@@ -124,6 +124,10 @@ class OptimizerHooks:
         """Return whether an optimizer was wrapped before all others."""
         return optimizer is next(iter(self._handles), optimizer)
 
+    def is_last(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer was wrapped after all others: with its step, a step of all is complete."""
+        return optimizer is next(reversed(self._handles), optimizer)
+
     def layers_to_change(
         self, optimizer: Optimizer, layers: Iterable[ProtectedLayer]
     ) -> Iterator[tuple[ProtectedLayer, float]]:
@@ -261,7 +265,11 @@ def is_plain_sgd(optimizer: Optimizer, layers: Iterable[Any]) -> bool:
     if group["momentum"] or group["weight_decay"] or group["maximize"]:
         return False
     held = set(map(id, group["params"]))
-    return all((id(layer.parameter) in held) == (id(layer.bias) in held) for layer in layers if layer.with_bias)
+
+    def is_whole(layer: Any) -> bool:
+        return not layer.with_bias or (id(layer.parameter) in held) == (id(layer.bias) in held)
+
+    return all(not layer.is_parametrized and is_whole(layer) for layer in layers)
 
 
 def layers_with_rates(optimizer: Optimizer, layers: Iterable[Trained]) -> Iterator[tuple[Trained, float]]:

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from cuber.core import batches, distributed, masks
 from cuber.core.batches import Batch
 from cuber.core.grams import sum_gram
+from cuber.core.input_densities import InputDensities
 from cuber.core.layerwise import LayerwiseMethod
-from cuber.core.masks import MaskedInputs
 from cuber.core.misuse import require_task
 from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.settings import PerLayer, setting
@@ -48,7 +48,7 @@ HIGHEST_STEP = 0.999
 
 
 @dataclass(eq=False, repr=False)
-class PooledMethod(MaskedInputs):
+class PooledMethod(InputDensities):
     """A method with a :class:`LayerMemory` per layer, which constrains where weights may move."""
 
     remembered: ClassVar[dict[str, Any]] = {"memory": dict[str, LayerMemory]}
@@ -115,7 +115,7 @@ class PooledMethod(MaskedInputs):
         self._open_memory()
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
-        layer.backend = BACKENDS[self.backend](layer)
+        layer.use_backend(self.backend)
         return layer
 
     @property
@@ -144,9 +144,11 @@ class PooledMethod(MaskedInputs):
 
     def anchor(self, layer: ProtectedLayer) -> None:
         """Anchor a weight where it is now, and begin to learn a scaling of the old weights that are reused."""
-        name, memory, weight = layer.name, self.memory[layer.name], layer.matrix().detach()
+        name, memory = layer.name, self.memory[layer.name]
+        if self.tasks:
+            layer.set_matrix(layer.matrix())  # so that gradients of a parametrized weight are known
         with full_precision(self.device):
-            self.anchors[name] = Anchor.of(weight, memory.basis)
+            self.anchors[name] = Anchor.of(layer.matrix().detach(), memory.basis)
         if tasks := memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER):
             free = ~self.protected_columns(name, at_start=True)
             supports = supports_of(self.anchors[name].start, memory.owners[tasks], free)

@@ -28,6 +28,20 @@ class ReplayMethod(Method):
     """A method that combines the present gradient with that of samples remembered at the end of old tasks.
 
     They are replayed with the present loss function, each with the head and statistics of its own task.
+
+    Args:
+        model: any ``nn.Module``; it stays the same object.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+
+    >>> import cuber
+    >>> class HalfER(cuber.ER):  # ER is a ReplayMethod: it remembers a random sample
+    ...     "The mean of the present gradient and that of replayed samples."
+    ...     def combine(self, gradients, replayed):
+    ...         return [(new + old) / 2 for new, old in zip(gradients, replayed)]
+    ...     def remember(self, loader):
+    ...         super().remember(loader)
+    >>> HalfER(nn.Linear(4, 2), memory=100).combine([torch.ones(2)], [torch.zeros(2)])
+    [tensor([0.5000, 0.5000])]
     """
 
     remembered: ClassVar[dict[str, Any]] = {
@@ -56,7 +70,11 @@ class ReplayMethod(Method):
 
     @abstractmethod
     def remember(self, loader: Iterable[Batch]) -> None:
-        """Choose samples of the task that was learned: set ``episodic_memory``."""
+        """Choose samples of the task that was learned: set ``episodic_memory``.
+
+        Args:
+            loader: the task's training data.
+        """
 
     def before_step(self, optimizer: Optimizer) -> None:
         if len(self.episodic_memory) == 0:

@@ -65,6 +65,15 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
         default: its type is the type of the setting.
         help: for ``cuber list``.
         limits: ``low``, ``high``, ``choices``, ``per_layer``, ``equivalent``.
+
+    Returns:
+        The field.
+
+    >>> @dataclass
+    ... class Decay:
+    ...     factor: float = setting(0.9, "factor after each task", low=0, high=1)
+    >>> Decay(factor=0.5)
+    Decay(factor=0.5)
     """
     return dataclasses.field(default=default, kw_only=True, metadata={"setting": Setting(help, **limits)})
 

@@ -14,7 +14,25 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """A copy of all that training a task changes, to be restored in the same task."""
+    """A copy of all that training a task changes, to be restored in the same task.
+
+    Args:
+        learner: whose ``snapshot()`` makes it.
+
+    >>> import cuber
+    >>> model, loss_fn = nn.Linear(4, 2), nn.functional.mse_loss
+    >>> learner = cuber.GPM(model)
+    >>> learner.begin_task([(torch.eye(4), torch.ones(4, 2))], loss_fn)
+    >>> best = learner.snapshot()
+    >>> with torch.no_grad():
+    ...     _ = model.weight.fill_(1.0)
+    >>> best.take()  # these weights instead
+    >>> with torch.no_grad():
+    ...     _ = model.weight.fill_(2.0)
+    >>> best.restore()
+    >>> model.weight.max().item()
+    1.0
+    """
 
     def __init__(self, learner: Method) -> None:
         self._learner = learner
@@ -26,7 +44,8 @@ class Snapshot:
         """Copy the present state in place of the one before."""
         # Tensors that were frozen since, or buffers that the model has replaced, are kept by name.
         self._tensors |= self._changing("take")
-        self._copies = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
+        with self._learner.weights_to_keep():
+            self._copies = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
 
     @torch.no_grad()
     def restore(self) -> None:

@@ -65,7 +65,9 @@ def load(learner: Method, state: dict[str, Any]) -> None:
 
 
 def move(learner: Method) -> None:
-    """Move what a learner remembers to the device that its model was moved to."""
+    """Move what a learner remembers to the device of its model, if that was moved."""
+    if learner.memory_device == learner.device:
+        return
     for name in declared_state(type(learner), in_task=False):
         setattr(learner, name, moved(getattr(learner, name), learner.device))
     learner.memory_device = learner.device

@@ -20,6 +20,17 @@ class FilteredUpdates(LayerwiseMethod):
 
     Plain SGD adds a multiple of the gradient, so the gradient is filtered. Momentum, decay and preconditioning add
     something else: with other optimizers the change that a step has made is filtered.
+
+    Args:
+        model: any ``nn.Module``; it stays the same object.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+
+    >>> class Slower(FilteredUpdates):
+    ...     "Layers change half as fast after the first task."
+    ...     def filter_update(self, layer, change):
+    ...         return 0.5 * change
+    >>> Slower(torch.nn.Linear(4, 2)).tasks
+    0
     """
 
     def __post_init__(self) -> None:

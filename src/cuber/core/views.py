@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from cuber.core.provenance import warn_of_other_weights
+from cuber.core.state import move
 
 if TYPE_CHECKING:
     from cuber.core.learner import Method
@@ -28,14 +29,25 @@ class Shown:
 
 
 @contextmanager
-def showing(learner: Method, task: int | None) -> Iterator[nn.Module]:
-    """While open, a learner's model answers for a task, and the learner counts the view in ``views``."""
-    warn_of_other_weights(learner)
-    before = Shown(learner)
+def viewing(learner: Method) -> Iterator[None]:
+    """While open, a learner counts one more view, and its model has the weights that ``end_task`` would keep."""
     learner.views += 1
     try:
-        learner.show_task(task)
-        yield learner.model
+        with learner.weights_to_keep() if learner.views == 1 else nullcontext():
+            yield
     finally:
         learner.views -= 1
+
+
+@contextmanager
+def showing(learner: Method, task: int | None) -> Iterator[nn.Module]:
+    """While open, a learner's model answers for a task."""
+    warn_of_other_weights(learner)
+    move(learner)
+    before = Shown(learner)
+    try:
+        with viewing(learner):
+            learner.show_task(task)
+            yield learner.model
+    finally:
         before.restore()

@@ -21,6 +21,10 @@ class CuberPlugin(SupervisedPlugin):
 
     Args:
         learner: a learner around the strategy's model; without ``forward=``, its loss is the strategy's.
+
+    >>> strategy = Naive(model=model, optimizer=optimizer, plugins=[CuberPlugin(learner)])  # doctest: +SKIP
+    >>> for experience in benchmark.train_stream:  # doctest: +SKIP
+    ...     strategy.train(experience)
     """
 
     def __init__(self, learner: Method) -> None:

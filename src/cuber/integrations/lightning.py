@@ -24,6 +24,10 @@ class ContinualCallback(Callback):
         learner: a learner around the LightningModule or a part of it.
         loader: the task's training data, as for ``begin_task``.
         loss_fn: ``loss_fn(output, target)``, unless the learner has a ``forward=``.
+
+    >>> for loader in loaders:  # doctest: +SKIP
+    ...     trainer = Trainer(max_epochs=5, callbacks=[ContinualCallback(learner, loader, cross_entropy)])
+    ...     trainer.fit(module, loader)
     """
 
     def __init__(self, learner: Method, loader: Iterable[Batch], loss_fn: LossFunction | None = None) -> None:

@@ -23,6 +23,13 @@ class ContinualCallback(TrainerCallback):
     Args:
         learner: a learner around the Trainer's model; without ``forward=``, its loss is ``trainer.compute_loss``.
         trainer: a new Trainer with the task's training data; the callback adds itself.
+
+    Raises:
+        CuberError: the Trainer trains another model.
+
+    >>> for data in datasets:  # doctest: +SKIP
+    ...     trainer = Trainer(model, arguments, train_dataset=data)
+    ...     ContinualCallback(learner, trainer).train()
     """
 
     def __init__(self, learner: Method, trainer: Trainer) -> None:
@@ -32,7 +39,15 @@ class ContinualCallback(TrainerCallback):
         trainer.add_callback(self)
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> Any:
-        """Learn the task from its beginning, or from a checkpoint; takes and returns what ``trainer.train`` does."""
+        """Learn the task from its beginning, or from a checkpoint.
+
+        Args:
+            resume_from_checkpoint: a checkpoint's folder; True: the last one in the Trainer's output folder.
+            kwargs: more arguments of ``trainer.train``.
+
+        Returns:
+            What ``trainer.train`` returns.
+        """
         learner, trainer = self.learner, self.trainer
         if trainer.state.global_step:
             raise CuberError("this Trainer has trained already: make a new one for each task, and to resume")

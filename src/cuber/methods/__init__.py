@@ -5,9 +5,11 @@ line finds methods by name: those of this package in ``METHODS``, those of other
 group ``cuber.methods``. ``docs/adding-a-method.md`` shows how to write one.
 """
 
+from typing import Any
+
 from cuber.core.learner import Method
+from cuber.core.plugins import Plugins
 from cuber.core.settings import setting
-from cuber.methods import plugins
 from cuber.methods.agem import AGEM
 from cuber.methods.cuber import CUBER
 from cuber.methods.er import ER
@@ -27,18 +29,38 @@ METHODS: dict[str, type[Method]] = {
 """The methods of this package by name. LoRA is for models of one's own, not for the networks of the benchmarks."""
 
 
+def _check(name: str, loaded: Any) -> str | None:
+    is_method = isinstance(loaded, type) and issubclass(loaded, Method)
+    return None if is_method else "is not a subclass of cuber.Method"
+
+
+OUTSIDE = Plugins("method", METHODS, _check)
+"""The methods of other packages."""
+
+
 def find_method(name: str) -> type[Method]:
     """Return the method of that name, of this package or another.
 
+    Args:
+        name: As in ``cuber run --method``.
+
     Raises:
         CuberError: no package has a method of that name.
+
+    >>> find_method("soft-cuber").__name__
+    'SoftCUBER'
     """
-    return METHODS[name] if name in METHODS else plugins.load(name, METHODS)
+    method: type[Method] = METHODS[name] if name in METHODS else OUTSIDE.load(name)
+    return method
 
 
 def all_methods() -> dict[str, type[Method]]:
-    """Return all methods by name, with a warning for each of another package that cannot be loaded."""
-    return {**METHODS, **plugins.load_all(METHODS)}
+    """Return all methods by name, with a warning for each of another package that cannot be loaded.
+
+    >>> all_methods()["gpm"].__name__
+    'GPM'
+    """
+    return {**METHODS, **OUTSIDE.load_all()}
 
 
 __all__ = [

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cuber.core.averaging import AveragedWeights
 from cuber.core.batches import Batch
 from cuber.core.optimizer_hooks import layers_with_rates
 from cuber.core.pooled import PooledMethod
@@ -136,7 +137,7 @@ class SubspaceMethod(PooledMethod):
 
 
 @dataclass(eq=False, repr=False)
-class CUBER(SubspaceMethod):
+class CUBER(AveragedWeights, SubspaceMethod):
     """Let new tasks improve old ones where their gradients agree.
 
     Args:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cuber.core.averaging import AveragedWeights
 from cuber.methods.cuber import SubspaceMethod
 
 
 @dataclass(eq=False, repr=False)
-class GPM(SubspaceMethod):
+class GPM(AveragedWeights, SubspaceMethod):
     """Protect the input subspace of every old task in every layer.
 
     Args:

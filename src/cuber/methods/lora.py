@@ -48,6 +48,13 @@ class LoRA(AdapterMethod):
         targets: names of the layers to adapt, or ends of names, such as ``["query", "value"]``; None: all linear ones.
         output_layers: modules of which every task trains a copy of its own; None: ``classifier`` and ``score``, where
             the model has them. The heads of a :class:`MultiHead` need not be named.
+        forward: ``forward(model, batch) -> loss``, where ``loss_fn(model(x), y)`` is not enough.
+        mask: function of a batch that says which positions are real, or None; default: ``attention_mask``.
+
+    >>> model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))  # usually a pretrained transformer
+    >>> learner = LoRA(model, rank=2, targets=["0"], output_layers=["2"])
+    >>> learner.tasks, learner.rank
+    (0, 2)
     """
 
     remembered: ClassVar[dict[str, Any]] = {"budgets": dict[str, ChangeBudget]}

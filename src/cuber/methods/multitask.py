@@ -27,6 +27,7 @@ class Multitask(Method):
 
     Args:
         model: any ``nn.Module``, or a ``MultiHead`` whose heads come last.
+        forward: must be None: the task of each sample is needed.
 
     >>> learner = Multitask(nn.Linear(4, 2))
     """

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cuber.core.averaging import AveragedWeights
 from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.settings import setting
@@ -35,7 +36,7 @@ WITH_LAYER_NORM = 10.0  # factor of the curvature in models with layer norm, whi
 
 
 @dataclass(eq=False, repr=False)
-class SoftCUBER(FilteredUpdates, SubspaceMethod):
+class SoftCUBER(AveragedWeights, FilteredUpdates, SubspaceMethod):
     """Learn a new task on top of a second-order model of the old losses.
 
     Args:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cuber.core.averaging import AveragedWeights
 from cuber.core.settings import setting
 from cuber.methods.cuber import SubspaceMethod
 
 
 @dataclass(eq=False, repr=False)
-class TRGP(SubspaceMethod):
+class TRGP(AveragedWeights, SubspaceMethod):
     """Reuse the weights of the nearest old tasks, scaled, layer by layer.
 
     Args:

@@ -17,9 +17,12 @@ FORMAT = torch.channels_last
 
 
 class MLP(nn.Module):
-    """Linear layers of the given widths, from the input to the output, with a ReLU after each but the last.
+    """Linear layers with a ReLU after each but the last; samples of any shape are flattened first.
 
-    The paper's network has no biases. ``last_relu`` adds a ReLU after the last layer, for a backbone.
+    Args:
+        widths: Number of inputs, of units of each hidden layer, and of outputs.
+        bias: Whether the layers have biases; those of the paper's network have none.
+        last_relu: Whether a ReLU follows the last layer too, for a backbone under heads.
 
     >>> MLP(784, 100, 100, 10)(torch.zeros(5, 1, 28, 28)).shape
     torch.Size([5, 10])
@@ -64,7 +67,17 @@ class AlexNet5(nn.Module):
     linear layer by batch normalization, ReLU and dropout of 0.5. As in the published code, only the normalization
     layers have a bias, so the heads should have none either.
 
-    >>> model = MultiHead(AlexNet5(), AlexNet5.features, [10] * 10, bias=False)  # doctest: +SKIP
+    Args:
+        channels: Number of channels of the images.
+        side: Their height and width, at least 19.
+
+    Raises:
+        CuberError: The images are too small.
+
+    >>> from cuber import MultiHead
+    >>> model = MultiHead(AlexNet5(), AlexNet5.features, [10] * 10, bias=False)
+    >>> model(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
     """
 
     convolutions = ((64, 4, 0.2), (128, 3, 0.2), (256, 2, 0.5))
@@ -98,7 +111,15 @@ class ReducedResNet18(nn.Module):
 
     The stages have 20, 40, 80 and 160 filters; the paper's 180, 360, 720 and 1440 are the sizes of input vectors, 9 per
     filter. It ends with 2x2 average pooling, so ``features`` depends on the size of the images: 640 for 32x32 and 1440
-    for 84x84, where ``first_stride``, the stride of the first convolution, is 2. Only normalization layers have a bias.
+    for 84x84 with a stride of 2. Only normalization layers have a bias.
+
+    Args:
+        channels: Number of channels of the images.
+        side: Their height and width.
+        first_stride: Stride of the first convolution.
+
+    Raises:
+        CuberError: The images are too small.
 
     >>> ReducedResNet18(side=84, first_stride=2).features
     1440

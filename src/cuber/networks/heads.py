@@ -24,8 +24,11 @@ class MultiHead(nn.Module):
 
     >>> model = MultiHead(nn.Flatten(), features=64, classes_per_task=[2, 2, 3])
     >>> model.select_task(2)
-    >>> len(model.heads[2].bias)
-    3
+    >>> model(torch.rand(5, 8, 8)).shape
+    torch.Size([5, 3])
+    >>> model.add_head(4)
+    >>> len(model.heads)
+    4
     """
 
     def __init__(
@@ -43,13 +46,25 @@ class MultiHead(nn.Module):
         self.task = 0
 
     def add_head(self, classes: int, *, bias: bool = True) -> None:
-        """Add a head for another task."""
+        """Add a head for another task, on the model's device.
+
+        Args:
+            classes: number of outputs.
+            bias: whether the head has a bias.
+        """
         head = nn.Linear(self.features, classes, bias=bias)
         like = next(self.parameters(), head.weight)
         self.heads.append(head.to(like))
 
     def select_task(self, task: int) -> None:
-        """Use the head of this task from now on."""
+        """Use the head of a task from now on; learners do this.
+
+        Args:
+            task: number of the task, from 0.
+
+        Raises:
+            CuberError: there is no head for the task.
+        """
         if not 0 <= task < len(self.heads):
             raise CuberError(
                 f"MultiHead has heads for tasks 0 to {len(self.heads) - 1} but not for task {task}: "

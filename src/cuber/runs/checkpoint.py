@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import load, save
 
 from cuber.errors import CuberError, CuberWarning
-from cuber.runs.files import write_atomically
+from cuber.runs.files import read_bytes, read_text, write_atomically
 from cuber.runs.lock import RefusedError
 from cuber.runs.serialize import flatten, unflatten
 
@@ -84,7 +84,7 @@ class Checkpoints:
 
     def _read(self, number: int) -> Any:
         path = self._path(number, "json")
-        head, _, text = path.read_text(encoding="utf-8").partition("\n")
+        head, _, text = read_text(path).partition("\n")
         values = json.loads(head)
         seal, written = values["seal"], values.get("format", 1)
         if written != FORMAT:
@@ -92,7 +92,7 @@ class Checkpoints:
                 f"checkpoint {path} was written by another version of cuber (format {written}, this version has "
                 f"{FORMAT}): start over with --fresh, or finish the run with that version"
             )
-        blob = self._path(number, "safetensors").read_bytes()
+        blob = read_bytes(self._path(number, "safetensors"))
         if _digest(text.encode()) != seal["state"] or _digest(blob) != seal["tensors"]:
             raise ValueError("its checksum is wrong")
         return unflatten(json.loads(text), load(blob))

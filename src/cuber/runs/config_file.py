@@ -9,7 +9,8 @@ from typing import Any
 
 from cuber.core.settings import short
 from cuber.errors import CuberError
-from cuber.runs.files import plain
+from cuber.runs import schema
+from cuber.runs.files import plain, read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,13 +28,11 @@ def read_config(directory: Path) -> dict[str, dict[str, Any]]:
     """Read the tables of ``directory/config.toml``; raise a CuberError if there are none."""
     path = directory / CONFIG
     try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
-        for name, table in config.items():
-            if not isinstance(table, dict):
-                raise ValueError(f"'{name}' is no table")
+        config = tomllib.loads(read_text(path))
         if not config:
             raise ValueError("it is empty")
-    except (OSError, ValueError) as error:
+        schema.CONFIG(config, "")
+    except (OSError, ValueError, RecursionError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise CuberError(
             f"{path} is damaged, or not the configuration of a run ({reason}): put it right, or start over with --fresh"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -33,6 +34,8 @@ OWN = (FILE_NAME, CHECKPOINT, LOG, METRICS, ERROR, CONFIG)
 """Files of a run in the order of removal: the configuration identifies a run directory, so it is last."""
 EVERYTHING = (OUTPUT, *SERVICE_FILES, *OWN)
 SECONDS_BETWEEN = 60.0
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the errors of a full disk, a used-up quota and a file that is too large."""
 
 
 class RunDirectory:
@@ -44,6 +47,21 @@ class RunDirectory:
         fresh: Start over; the previous run is deleted when the new one has its first checkpoint.
         keep_failures: Keep the files of a run that failed before its first checkpoint.
         loggers: Loggers besides ``log.jsonl`` and ``metrics.csv``.
+
+    Raises:
+        CuberError: On entering, which ``cuber.learn`` does, if the directory cannot be written, is in use or holds
+            other files.
+
+    >>> import tempfile
+    >>> from cuber.experiments import Experiment, run
+    >>> experiment = Experiment("split-digits", "finetune", tasks=2, epochs=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for _ in range(2):  # the second time the result is read
+    ...         directory = RunDirectory(f"{folder}/run", checkpoint_every=1)
+    ...         result = run(experiment, directory)
+    ...         print(directory.was_finished)
+    False
+    True
     """
 
     def __init__(
@@ -78,6 +96,7 @@ class RunDirectory:
             if self._is_foreign():
                 raise RefusedError(f"{self.path} holds files that are not those of a run: choose another directory")
             if self.fresh or not (self.path / FILE_NAME).exists():
+                self._previous.check()
                 self._made = [folder for folder in self.path.parents if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._lock = acquire(self.path)
@@ -87,12 +106,18 @@ class RunDirectory:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Log how the run ended, and unlock the directory; a full disk is an error of one sentence."""
         try:
             if self._opened and not self._is_lost():
                 self._close_loggers(error)
+        except OSError as failure:  # why the run ended is more than that this could not be logged
+            error = error or failure
         finally:
             if self._lock is not None:
                 self._release(self._lock, failed=self._opened and isinstance(error, Exception))
+        if isinstance(error, OSError) and error.errno in FULL:
+            again = "free some space, and the same command or call goes on from the last checkpoint"
+            raise CuberError(f"cannot write to {self.path} ({error.strerror}): {again}") from error
 
     def open(self, config: Config) -> tuple[Result | None, dict[str, Any] | None]:
         """Begin or resume the run with this configuration, within the context.
@@ -223,11 +248,17 @@ class PreviousRun:
         self._moving = directory / f".{REPLACED}"
         """Exists only while files are moved: if it is found, a process was killed meanwhile."""
 
+    def check(self) -> None:
+        """Refuse anything but folders of these names, as files would be lost when they are moved there."""
+        for path in (self._kept, self._moving):
+            if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
+                raise RefusedError(f"{path} is not the folder of a run that --fresh replaces: remove it")
+
     def set_aside(self) -> None:
         """Move the files to the folder."""
         self._moving.mkdir()
         for name in self._names:
-            if (self._directory / name).exists():
+            if os.path.lexists(self._directory / name):
                 (self._directory / name).rename(self._moving / name)
         self._moving.rename(self._kept)
 

@@ -1,14 +1,40 @@
-"""Plain values and atomic writes."""
+"""Plain values, and text files: reading, and writing atomically."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
+import stat
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+LARGEST_TEXT = 2**28
+"""Bytes of a text file that is read: a file of a run has far fewer."""
+
+
+def read_bytes(path: Path, largest: int | None = None) -> bytes:
+    """Return the content of a file; raise an OSError for what is no file: reading a pipe or a device may never end."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
+        if largest is not None and found.st_size > largest:
+            raise OSError(errno.EFBIG, f"it has more than {largest:,} bytes", str(path))
+        return file.read()
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Return the text of a file; raise an OSError for what is no file, or too large."""
+    return read_bytes(path, LARGEST_TEXT).decode("utf-8", errors)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a pipe too, although no process writes to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -17,7 +43,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # which returns a link to itself, where resolve() raises a RuntimeError
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with open(temporary, "xb") as file:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from pathlib import Path
 
 from filelock import FileLock, SoftFileLease, Timeout
@@ -54,7 +55,11 @@ def acquire(directory: Path) -> Lock:
 
     Raises:
         InUseError: Another process holds the lock.
+        RefusedError: A folder, a pipe or a link has the name of the lock.
     """
+    for name in (LOCK, LEASE):
+        if os.path.lexists(directory / name) and not stat.S_ISREG(os.lstat(directory / name).st_mode):
+            raise RefusedError(f"{directory / name} locks a run directory, but is not a file: remove it")
     path = directory / LOCK
     lock = FileLock(path)
     try:
@@ -70,7 +75,14 @@ def acquire(directory: Path) -> Lock:
                 (directory / LEASE).unlink(missing_ok=True)
             before = heartbeat(directory)
             longest = LEASE_SECONDS + RENEWAL_SECONDS
-            lease.acquire(timeout=longest, cancel_check=lambda: heartbeat(directory) not in (before, None))
+            try:
+                lease.acquire(timeout=longest, cancel_check=lambda: heartbeat(directory) not in (before, None))
+            except Timeout:
+                if before is None or heartbeat(directory) != before or (directory / LEASE).stat().st_size:
+                    raise
+                # Left by a machine that stopped before it wrote its name; filelock would wait for it without end.
+                (directory / LEASE).unlink(missing_ok=True)
+                lease.acquire(timeout=TIMEOUT)
         except BaseException:
             lock.release()
             raise

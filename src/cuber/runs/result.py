@@ -11,14 +11,16 @@ from typing import Any
 
 from cuber import metrics
 from cuber.core.formatting import format_number, pluralize
-from cuber.core.settings import is_number
 from cuber.errors import CuberError
 from cuber.metrics import Measure
-from cuber.runs.files import plain, write_atomically
+from cuber.runs.files import plain, read_text, write_atomically
+from cuber.runs.schema import check_result
 
 FILE_NAME = "result.json"
 
 AccuracyMatrix = list[list[float | None]]
+VIEWS = {"told": "accuracy", "inferred": "accuracy_inferred", "bare": "accuracy_bare"}
+"""What is known of a test sample's task -> the field of the result: its number, what is inferred, or nothing."""
 
 
 @dataclass
@@ -48,6 +50,14 @@ class Result:
     >>> result = Result("mine", "cuber", 0, [{"name": "a"}, {"name": "b"}], {}, {}, accuracy=matrix)
     >>> result.acc, result.bwt, result.forgetting
     (85.5, 1.0, 0.0)
+    >>> Result.from_dict(result.to_dict())
+    Result(cuber on mine, 2 tasks, seed 0: ACC 85.50, BWT +1.00)
+    >>> import tempfile
+    >>> from cuber.experiments import Experiment, run
+    >>> result = run(Experiment("split-digits", "finetune", tasks=2, epochs=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result.save(folder).name, Result.load(folder) == result
+    ('result.json', True)
     """
 
     benchmark: str
@@ -61,6 +71,10 @@ class Result:
     accuracy: AccuracyMatrix = field(default_factory=list)
     accuracy_bare: AccuracyMatrix | None = None
     """Accuracy without task identity, ``as_task(None)``; only if tasks share a head."""
+    accuracy_inferred: AccuracyMatrix | None = None
+    """Accuracy with the inferred task, ``as_task("infer")``; only of methods that can infer it.
+
+    Where tasks have a head each, an answer for another task is wrong, whatever its class."""
     reshuffled: AccuracyMatrix = field(default_factory=list)
     """The last row for other orders of the test samples; only if batches are normalized by their own statistics."""
     regimes: list[dict[str, dict[int, dict[str, Any]]]] = field(default_factory=list)
@@ -81,6 +95,12 @@ class Result:
     """Differences from the benchmark as published."""
     metric: Measure = field(default_factory=Measure)
     """What is measured; in files only if it is not accuracy."""
+    boundaries: dict[str, Any] | None = None
+    """Where tasks were found to begin, and where they do; only with ``boundaries="detect"``."""
+
+    def matrix(self, view: str) -> AccuracyMatrix | None:
+        """Return the accuracy matrix with the task "told", "inferred", or not used at all ("bare"), if there is one."""
+        return getattr(self, VIEWS[view])
 
     @property
     def oriented(self) -> metrics.Matrix:
@@ -107,29 +127,34 @@ class Result:
         values = dataclasses.asdict(self)
         if self.metric == Measure():
             del values["metric"]
+        if self.boundaries is None:
+            del values["boundaries"]
         return plain(values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and metrics as JSON values, after all tasks."""
-        bare = self.accuracy_bare
-        values = self.plain() | {
-            "acc": self.acc,
-            "bwt": self.bwt,
-            "forgetting": self.forgetting,
-            "acc_bare": None if bare is None else metrics.average_accuracy(bare),
-            "bwt_bare": None if bare is None else metrics.backward_transfer(self.metric.oriented(bare)),
-        }
+        values = self.plain() | {"acc": self.acc, "bwt": self.bwt, "forgetting": self.forgetting}
+        for view in ("bare", "inferred"):
+            matrix = self.matrix(view)
+            values |= {
+                f"acc_{view}": None if matrix is None else metrics.average_accuracy(matrix),
+                f"bwt_{view}": None if matrix is None else metrics.backward_transfer(self.metric.oriented(matrix)),
+            }
         first = ("benchmark", "method", "seed", "acc", "bwt", "forgetting", "accuracy")
         return {name: values[name] for name in first} | values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Result:
-        """Return the result of which ``plain`` or ``to_dict`` returned the values."""
+        """Return the result of which ``plain`` or ``to_dict`` returned the values.
+
+        Args:
+            values: they are not validated; ``load`` does that.
+        """
         own = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
-        own["history"] = [[Epoch(**epoch) for epoch in epochs] for epochs in own["history"]]
+        own["history"] = [[Epoch(**epoch) for epoch in epochs] for epochs in own.get("history", [])]
         own["regimes"] = [
             {layer: {int(old): regime for old, regime in by_task.items()} for layer, by_task in by_layer.items()}
-            for by_layer in own["regimes"]
+            for by_layer in own.get("regimes", [])
         ]
         own["metric"] = Measure(**own.get("metric", {}))
         for by_layer in own.get("theory", []):
@@ -139,23 +164,38 @@ class Result:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Result:
-        """Read and validate ``directory/result.json``; raise a CuberError if it is missing or damaged."""
+        """Return the result in ``directory/result.json``.
+
+        Args:
+            directory: the directory of a run.
+
+        Raises:
+            CuberError: the file is missing or damaged.
+        """
         path = Path(directory) / FILE_NAME
         try:
-            result = cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
-            invalid = first_invalid(result)
-            if invalid is not None:
-                raise ValueError(f"its '{invalid}' is invalid")
+            values = json.loads(read_text(path))
+            check_result(values)
         except OSError as error:
             raise CuberError(f"cannot read {path}: {error.strerror or error}") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, RecursionError) as error:
             raise CuberError(
                 f"{path} is damaged, or not the result of a run ({error}): remove it, and the same run writes it again"
             ) from error
-        return result
+        return cls.from_dict(values)
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Write ``directory/result.json`` atomically."""
+        """Write ``directory/result.json`` atomically.
+
+        Args:
+            directory: made if it does not exist.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            CuberError: the file cannot be written.
+        """
         path = Path(directory) / FILE_NAME
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,82 +217,3 @@ class UnwrittenResultError(CuberError):
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message)
         self.result = result
-
-
-# Validation of files, so that tables and figures can rely on results
-
-NUMBER = object()
-CONDITIONS = dict.fromkeys(("ratio", "cosine", "eps2", "step_size", "agreement"), object)
-SHAPES: dict[str, Any] = {
-    "benchmark": str,
-    "method": str,
-    "seed": int,
-    "tasks": [{"name": str}],
-    "settings": dict,
-    "training": dict,
-    "accuracy": [list],
-    "reshuffled": [[NUMBER]],
-    "regimes": [{...: {...: {"regime": object, "demoted_at": object}}}],
-    "predictions": [NUMBER],
-    "theory": [{...: {"old": {...: CONDITIONS}}}],
-    "seconds": [NUMBER],
-    "bytes": [{...: NUMBER}],
-    "pool": [{...: {"size": NUMBER, "dimension": NUMBER}}],
-    "machine": dict,
-    "notes": [str],
-    "metric": Measure,
-}
-"""Field -> type, ``[shape of each entry]``, ``{key: shape}`` or ``{...: shape of each value}``."""
-
-
-def first_invalid(result: Result) -> str | None:
-    """Return the name of the first field that has the wrong type or shape, or None."""
-    for name, shape in SHAPES.items():
-        if not _fits(getattr(result, name), shape):
-            return name
-    tasks = len(result.tasks)
-    valid = {
-        "tasks": tasks > 0,
-        "metric": _fits(vars(result.metric), {"name": str, "higher_is_better": bool, "unit": str}),
-        "accuracy": _is_matrix(result.accuracy, tasks),
-        "accuracy_bare": result.accuracy_bare is None or _is_matrix(result.accuracy_bare, tasks),
-        "reshuffled": all(len(row) == tasks for row in result.reshuffled),
-        "regimes": _are_of_old_tasks(result.regimes, tasks),
-        "theory": _are_of_old_tasks(
-            [{name: layer["old"] for name, layer in layers.items()} for layers in result.theory], tasks
-        ),
-        "predictions": len(result.predictions) in (0, len(result.accuracy)),
-        "seconds": bool(result.seconds),
-        "bytes": bool(result.bytes),
-        "pool": len(result.pool) <= tasks
-        and all(pool["dimension"] > 0 for layers in result.pool for pool in layers.values()),
-    }
-    return next((name for name in valid if not valid[name]), None)
-
-
-def _fits(value: Any, shape: Any) -> bool:
-    if shape is NUMBER:
-        return is_number(value)
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(_fits(entry, shape[0]) for entry in value)
-    if isinstance(shape, dict):
-        if not isinstance(value, dict):
-            return False
-        if ... in shape:
-            return all(_fits(entry, shape[...]) for entry in value.values())
-        return all(name in value and _fits(value[name], part) for name, part in shape.items())
-    return isinstance(value, shape)
-
-
-def _is_matrix(rows: Any, tasks: int) -> bool:
-    """Return whether there is a row after each task, or a single one after all tasks."""
-    if not _fits(rows, [list]) or len(rows) not in (1, tasks):
-        return False
-    known = range(1, tasks + 1) if len(rows) == tasks else [tasks]
-    return all(len(row) == tasks and _fits(row[:count], [NUMBER]) for row, count in zip(rows, known, strict=True))
-
-
-def _are_of_old_tasks(per_task: list[dict[str, dict[int, Any]]], tasks: int) -> bool:
-    return len(per_task) <= tasks and all(
-        old < task for task, layers in enumerate(per_task) for by_old in layers.values() for old in by_old
-    )

@@ -22,11 +22,14 @@ def stream_by_classes(
     """Split the classes of a dataset into tasks, each with a head of its own; the last task may have fewer.
 
     Args:
-        dataset: A dataset of :mod:`cuber.datasets`, such as ``read_folder(...)`` returns.
+        dataset: A dataset of ``cuber.datasets``, such as ``read_folder(...)`` returns.
         classes_per_task: Number of classes in each task.
         held_out: Fraction of the training images that is held out for validation.
         seed: Determines which images are held out, and with ``shuffle`` the order of the classes.
         shuffle: Whether the classes come in random order.
+
+    Returns:
+        The stream.
 
     >>> from cuber.datasets import read_items
     >>> rows = [{"image": torch.rand(1, 8, 8), "label": k % 4} for k in range(40)]
@@ -61,6 +64,18 @@ def stream_by_domains(
         seed: Determines which images are held out.
         shared_head: Whether all tasks share one head.
         name: Name of the stream.
+
+    Returns:
+        The stream.
+
+    Raises:
+        CuberError: Datasets that are to share a head have different classes.
+
+    >>> from cuber.datasets import read_items
+    >>> rows = [{"image": torch.rand(1, 8, 8), "label": k % 4} for k in range(40)]
+    >>> pens, scans = (read_items(half, side=8, grey=True) for half in (rows[:20], rows[20:]))
+    >>> [task.name for task in stream_by_domains({"pens": pens, "scans": scans})]
+    ['pens', 'scans']
     """
     for title, dataset in domains.items():
         odd = sorted(set(dataset.classes) ^ set(next(iter(domains.values())).classes))

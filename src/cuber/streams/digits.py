@@ -18,6 +18,15 @@ def overlap_digits(
     """Return five tasks of four digits each, two of them shared with the task before: 0-3, 2-5, 4-7, 6-9, 8-1.
 
     Tasks have different training samples of a shared digit, and few of each, so later tasks can improve earlier ones.
+
+    Args:
+        seed: Determines which images are in which task and split.
+        train_per_class: Training images of each digit in each task.
+        validation_per_class: The same for validation; 0: no validation data.
+        test_per_class: The same for testing. Tasks that share a digit share its test images.
+
+    >>> overlap_digits(train_per_class=20)[1]
+    Task('digits 2-5': 80 training, 60 validation, 320 test samples, 4 classes)
     """
     sampler = DigitSampler(seed)
     images, labels = sampler.take(list(range(10)), test_per_class)
@@ -34,8 +43,13 @@ def overlap_digits(
 def split_digits(seed: int = 0, *, validation_per_class: int = 15, test_per_class: int = 60) -> Stream:
     """Return five tasks of two digits each: 0-1, 2-3, 4-5, 6-7, 8-9.
 
-    >>> len(split_digits())
-    5
+    Args:
+        seed: Determines which images are in which split.
+        validation_per_class: Validation images of each digit; 0: no validation data.
+        test_per_class: Test images of each digit; all others are for training.
+
+    >>> split_digits()[0]
+    Task('digits 0-1': 210 training, 30 validation, 120 test samples, 2 classes)
     """
     sampler = DigitSampler(seed)
     tasks = []
@@ -48,7 +62,20 @@ def split_digits(seed: int = 0, *, validation_per_class: int = 15, test_per_clas
 
 
 def permuted_digits(seed: int = 0, *, tasks: int = 10, validation: int = 100, test: int = 597) -> Stream:
-    """Return tasks of the same ten digits, whose pixels are permuted differently in each task but the first."""
+    """Return tasks of the same ten digits, whose pixels are permuted differently in each task but the first.
+
+    Args:
+        seed: Determines the permutations and the splits.
+        tasks: Number of tasks.
+        validation: Number of validation images, the same ones in each task; 0: no validation data.
+        test: Number of test images, the same ones in each task; all others are for training.
+
+    Raises:
+        CuberError: The images do not suffice.
+
+    >>> permuted_digits(tasks=3)[2]
+    Task('permutation 2': 1100 training, 100 validation, 597 test samples, 10 classes)
+    """
     x, y = load_digits()
     if validation < 0 or test < 1 or validation + test >= len(y):
         raise CuberError(f"there are {len(y)} digits: {validation} for validation and {test} for testing leave none")

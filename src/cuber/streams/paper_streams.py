@@ -34,6 +34,14 @@ def permuted_mnist(seed: int = 0, *, tasks: int = 10, data_dir: Location | None 
 
     The first task is permuted too, as in GPM's published code. The same tenth of the training images is held out for
     validation in all tasks.
+
+    Args:
+        seed: Determines the permutations and the images held out.
+        tasks: Number of tasks.
+        data_dir: Where the downloads are (default: that of ``cuber data get``).
+
+    >>> permuted_mnist(tasks=3)[2]  # after `cuber data get mnist`  # doctest: +SKIP
+    Task('permutation 2': 54000 training, 6000 validation, 10000 test samples, 10 classes)
     """
     dataset = load("mnist", data_dir)
     generator = torch.Generator().manual_seed(seed)
@@ -51,7 +59,15 @@ def permuted_mnist(seed: int = 0, *, tasks: int = 10, data_dir: Location | None 
 
 
 def split_cifar100(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
-    """Return ten tasks of ten classes, in order; the seed determines the 5 % held out for validation."""
+    """Return ten tasks of ten classes each, in the order of the dataset.
+
+    Args:
+        seed: Determines the 5 % of the training images that are held out for validation.
+        data_dir: Where the downloads are (default: that of ``cuber data get``).
+
+    >>> len(split_cifar100())  # after `cuber data get cifar-100`  # doctest: +SKIP
+    10
+    """
     dataset = load("cifar-100", data_dir)
     return class_stream("split-cifar100", dataset, _tens(range(0, 100, 10))).split(0.05, seed)
 
@@ -61,6 +77,14 @@ def overlap_cifar100(seed: int = 0, *, images: str = "same", data_dir: Location 
 
     In the paper, tasks have the same training images of a class that they share. With ``images="other"`` each task
     has half of the images of all its classes, and no image is in two tasks.
+
+    Args:
+        seed: Determines the 5 % held out for validation and, with ``images="other"``, which task has which images.
+        images: ``"same"`` or ``"other"``.
+        data_dir: Where the downloads are (default: that of ``cuber data get``).
+
+    >>> len(overlap_cifar100(images="other"))  # after `cuber data get cifar-100`  # doctest: +SKIP
+    7
     """
     if images not in IMAGES:
         raise unknown("choice of images", images, IMAGES)
@@ -83,6 +107,15 @@ def overlap_fashion(
     """Return five tasks of four classes of Fashion-MNIST each, two of them shared with the task before.
 
     As in overlap-digits, tasks have different training images of a shared class, and few of each.
+
+    Args:
+        seed: Determines which images are in which task and split.
+        train_per_class: Training images of each class in each task.
+        validation_per_class: The same for validation; 0: no validation data.
+        data_dir: Where the downloads are (default: that of ``cuber data get``).
+
+    >>> overlap_fashion()[1]  # after `cuber data get fashion-mnist`  # doctest: +SKIP
+    Task('classes 2-5': 120 training, 400 validation, 4000 test samples, 4 classes)
     """
     classes = [[(start + step) % 10 for step in range(4)] for start in range(0, 10, 2)]
     groups = [(f"classes {group[0]}-{group[-1]}", group) for group in classes]
@@ -97,7 +130,15 @@ def overlap_fashion(
 
 
 def split_miniimagenet(seed: int = 0, *, data_dir: Location | None = None) -> Stream:
-    """Return twenty tasks of five classes; the seed shuffles the classes and determines the 2 % held out."""
+    """Return twenty tasks of five classes each, in random order.
+
+    Args:
+        seed: Determines the order of the classes and the 2 % of the training images held out for validation.
+        data_dir: Where the downloads are (default: that of ``cuber data get``).
+
+    >>> len(split_miniimagenet())  # needs its data: see `cuber data`  # doctest: +SKIP
+    20
+    """
     dataset = load("miniimagenet", data_dir)
     generator = torch.Generator().manual_seed(seed)
     groups = [group.tolist() for group in torch.randperm(len(dataset.classes), generator=generator).split(5)]
@@ -110,9 +151,15 @@ def five_datasets(
 ) -> Stream:
     """Return CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST as tasks of 32x32 images with three channels.
 
-    ``order`` is ``"code"``, that of the published code, or ``"paper"``, that of the paper's text. The seed determines
-    the 5 % held out for validation. ``mnist_twice`` replaces Fashion-MNIST by MNIST, as the published code does with
-    later versions of torchvision, where its own FashionMNIST downloads MNIST.
+    Args:
+        seed: Determines the 5 % of the training images that are held out for validation.
+        order: ``"code"``, that of the published code, or ``"paper"``, that of the paper's text.
+        mnist_twice: Replace Fashion-MNIST by MNIST, as the published code does with later versions of torchvision,
+            where its own FashionMNIST downloads MNIST.
+        data_dir: Where the downloads are (default: that of ``cuber data get``).
+
+    >>> [task.name for task in five_datasets(order="paper")]  # see `cuber data`  # doctest: +SKIP
+    ['cifar-10', 'mnist', 'svhn', 'notmnist', 'fashion-mnist']
     """
     if order not in ORDERS:
         raise unknown("order of 5-Datasets", order, ORDERS)

@@ -28,6 +28,10 @@ class Task:
 
     >>> Task("two points", train=(torch.eye(2), [0, 1]), test=(torch.eye(2), [0, 1]), classes=2)
     Task('two points': 2 training, 0 validation, 2 test samples, 2 classes)
+    >>> task = Task("points", train=(torch.rand(100, 3), torch.arange(100) % 2), test=(torch.eye(3), [0, 1, 1]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> task.split(0.1, generator).shrink(45, None, generator)
+    Task('points': 45 training, 5 validation, 3 test samples, 2 classes)
     """
 
     def __init__(
@@ -57,7 +61,12 @@ class Task:
         """Number of classes, or of outputs."""
 
     def split(self, fraction: float, generator: torch.Generator) -> Task:
-        """Return the task with a random ``fraction`` of its training samples held out for validation."""
+        """Return the task with some of its training samples held out for validation.
+
+        Args:
+            fraction: Share of the training samples that is held out, between 0 and 1.
+            generator: Decides which ones.
+        """
         if not 0 < fraction < 1:
             raise CuberError(f"task '{self.name}': the fraction to hold out must be between 0 and 1, not {fraction}")
         count = len(self.train)
@@ -69,9 +78,14 @@ class Task:
         return self._with(train, self.test, validation)
 
     def shrink(self, train: int | None, test: int | None, generator: torch.Generator) -> Task:
-        """Return the task with at most ``train`` and ``test`` random samples.
+        """Return the task with fewer samples.
 
         The validation split shrinks by the same factor as the training split, but keeps one sample per class.
+
+        Args:
+            train: Largest number of training samples; None: all.
+            test: Largest number of test samples; None: all.
+            generator: Decides which ones.
         """
 
         def sample(split: Split, count: int | None) -> Split:
@@ -131,6 +145,12 @@ class Stream:
     >>> stream = Stream("points", [task, task], shared_head=True)
     >>> len(stream), stream[1].name
     (2, 'two points')
+    >>> stream.first(1).notes
+    ('only 1 of 2 tasks',)
+    >>> stream.split(0.5).shrink(test=1)
+    Stream('points': 2 tasks, one shared head)
+      Task('two points': 1 training, 1 validation, 1 test samples, 2 classes)
+      Task('two points': 1 training, 1 validation, 1 test samples, 2 classes)
     """
 
     def __init__(
@@ -164,13 +184,23 @@ class Stream:
         return (*self._notes, *(f"{task.name}: {note}" for task in self.tasks for note in task.notes))
 
     def first(self, count: int) -> Stream:
-        """Return the stream of the first ``count`` tasks."""
+        """Return the stream of the first tasks.
+
+        Args:
+            count: Number of tasks, from 1 to ``len(stream)``.
+        """
         if not 1 <= count <= len(self):
             raise CuberError(f"{self.name} has {len(self)} tasks: choose 1 to {len(self)}, not {count}")
         return self._with(self.tasks[:count], *([f"only {count} of {len(self)} tasks"] if count < len(self) else []))
 
     def shrink(self, train: int | None = None, test: int | None = None, seed: int = 0) -> Stream:
-        """Return the stream with at most ``train`` training and ``test`` test samples per task, chosen by the seed."""
+        """Return the stream with fewer samples per task.
+
+        Args:
+            train: Largest number of training samples of a task; None: all.
+            test: Largest number of test samples of a task; None: all.
+            seed: Determines which ones.
+        """
         notes = []
         largest = max(len(task.train) for task in self), max(len(task.test) for task in self)
         for count, kind, size in zip((train, test), ("training", "test"), largest, strict=True):
@@ -182,13 +212,22 @@ class Stream:
         return self._with([task.shrink(train, test, generator) for task in self.tasks], *notes)
 
     def split(self, fraction: float, seed: int | torch.Generator = 0) -> Stream:
-        """Return the stream with a ``fraction`` of the training samples held out in tasks without validation data."""
+        """Return the stream with training samples held out in tasks without validation data.
+
+        Args:
+            fraction: Share of a task's training samples that is held out, between 0 and 1.
+            seed: Determines which ones; a ``torch.Generator`` is drawn from.
+        """
         generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
         return self._with(task.split(fraction, generator) if task.validation is None else task for task in self.tasks)
 
     def with_notes(self, *notes: str) -> Stream:
         """Return the stream with more notes."""
         return self._with(self.tasks, *notes)
+
+    def renamed(self, name: str) -> Stream:
+        """Return the stream with another name."""
+        return Stream(name, self.tasks, shared_head=self.shared_head, notes=self._notes, metric=self.metric)
 
     def _with(self, tasks: Iterable[Task], *notes: str) -> Stream:
         notes = (*self._notes, *notes)

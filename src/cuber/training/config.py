@@ -6,6 +6,7 @@ texts from :class:`TrainingConfig`. This module must not import torch, because `
 
 from __future__ import annotations
 
+import math
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
@@ -21,21 +22,19 @@ class TrainingConfig:
     64
     """
 
-    epochs: int = setting(MISSING, "Epochs per task; with early stopping, the maximum.", low=1)
-    lr: float = setting(MISSING, "Learning rate.", low=0)
+    epochs: int = setting(MISSING, "Epochs per task, at most.", low=1)
+    lr: float = setting(MISSING, "Learning rate.", low=0, high=1e38)
     batch_size: int = setting(64, "Samples per training step.", low=1)
-    patience: int | None = setting(
-        None, "Epochs without a better validation loss before lr is divided; 0: no early stopping.", low=0
-    )
+    patience: int | None = setting(None, "Epochs without gain until lr is divided; 0: off.", low=0)
     factor: float = setting(2.0, "Divisor of lr when patience runs out.", low=1)
-    floor: float = setting(1e-5, "With patience, a task ends when lr falls below this value.", low=0)
+    floor: float = setting(1e-5, "A task ends when lr falls below it.", low=0)
     evaluation_batch_size: int = setting(256, "Samples per batch in evaluation.", low=1)
     precision: str = setting(
         "float32",
-        "Precision of forward and backward passes: float32, bf16, or on NVIDIA GPUs tf32.",
+        "float32, bf16, or on NVIDIA GPUs tf32.",
         choices=("float32", "bf16", "tf32"),
     )
-    compile: bool = setting(False, "Compile the forward pass of training steps with torch.compile.")
+    compile: bool = setting(False, "Compile training steps by torch.compile.")
 
     def __post_init__(self) -> None:
         for name, (kind, _, limits) in training_options().items():
@@ -66,5 +65,6 @@ def _check(name: str, value: Any, kind: type, limits: Setting) -> None:
     elif kind is int:
         if not is_number(value, whole=True) or value < limits.low:
             raise CuberError(f"{name} must be a whole number of at least {limits.low}, not {short(value)}")
-    elif not is_number(value) or value <= limits.low:
-        raise CuberError(f"{name} must be a number above {limits.low}, not {short(value)}")
+    elif not is_number(value) or not limits.low < value <= limits.high:
+        highest = f" and at most {limits.high:g}" if math.isfinite(limits.high) else ""
+        raise CuberError(f"{name} must be a number above {limits.low}{highest}, not {short(value)}")

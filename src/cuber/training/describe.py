@@ -31,7 +31,8 @@ from cuber.streams.splits import DatasetSplit
 from cuber.version import __version__
 
 if TYPE_CHECKING:
-    from cuber.training.trainer import OptimizerFactory, Trainer
+    from cuber.training.optimizers import OptimizerFactory
+    from cuber.training.trainer import Trainer
 
 HASHED_NUMBERS = 2**19
 """Inputs of each split that go into the digest of the data: two megabytes."""
@@ -40,6 +41,7 @@ HASHED_NUMBERS = 2**19
 def empty_result(trainer: Trainer) -> Result:
     """Return a result with all that is known before the first task."""
     learner, stream, config, metric = trainer.learner, trainer.stream, trainer.config, trainer.metric
+    one_head = stream.shared_head and not heads_of(learner.model)
     return Result(
         benchmark=stream.name,
         method=type(learner).__name__.lower(),
@@ -62,7 +64,8 @@ def empty_result(trainer: Trainer) -> Result:
             **({} if metric is ACCURACY else {"metric": metric.name}),
         },
         metric=Measure() if metric is ACCURACY else Measure(metric.name, metric.higher_is_better, unit=""),
-        accuracy_bare=[] if stream.shared_head and not heads_of(learner.model) else None,
+        accuracy_bare=[] if one_head else None,
+        accuracy_inferred=[] if learner.infers_tasks and (one_head or metric is ACCURACY) else None,
         machine={
             "cuber": __version__,
             "commit": _commit(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import NamedTuple
 
@@ -12,7 +13,8 @@ from torch import nn
 from cuber.core import distributed
 from cuber.core.batches import device_of, to
 from cuber.core.device import float64_zero
-from cuber.core.learner import LossFunction
+from cuber.core.inference import inferring
+from cuber.core.learner import LossFunction, Method
 from cuber.core.metric import ACCURACY, Mean, Metric
 from cuber.errors import CuberError
 from cuber.layers import evaluation_mode
@@ -37,6 +39,13 @@ class Score(NamedTuple):
     def loss(self) -> float:
         """Per sample."""
         return self.total_loss / self.samples
+
+
+def shown(learner: Method, task: int, view: str) -> AbstractContextManager[nn.Module]:
+    """Return a context in which the model answers for samples of a task: "told", "inferred", or "bare" weights."""
+    if view == "inferred":
+        return inferring(learner, truth=task)
+    return learner.as_task(task if view == "told" else None)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from torch.optim import SGD
 
 from cuber.core import distributed
 from cuber.core.batches import explained
+from cuber.core.boundaries import Boundaries
 from cuber.core.learner import LossFunction, Method
 from cuber.core.metric import ACCURACY, Metric, as_metric
 from cuber.core.settings import is_number, short
@@ -27,9 +28,12 @@ from cuber.streams import FixedLoader, Stream, Task
 from cuber.streams.reading import reading
 from cuber.streams.splits import TensorSplit
 from cuber.training.config import TrainingConfig, training_options
+from cuber.training.detecting import DetectingTrainer
 from cuber.training.forward import check_can_compile, check_precision
+from cuber.training.optimizers import OptimizerFactory
+from cuber.training.progress import Progress
 from cuber.training.randomness import check_seed, derive, seeded
-from cuber.training.trainer import OptimizerFactory, Progress, Trainer
+from cuber.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from cuber.training.theory_recorder import TheoryRecorder
@@ -62,6 +66,7 @@ def learn(
     about: Mapping[str, Any] | None = None,
     observer: TheoryRecorder | None = None,
     workers: int = 0,
+    boundaries: str | Boundaries | None = None,
     **training: Any,
 ) -> Result:
     """Learn the tasks of a stream one after another, and test all tasks seen after each.
@@ -82,6 +87,8 @@ def learn(
         about: More values for the run's ``config.toml`` that identify the data and the model.
         observer: Measures during training, as ``cuber.training.TheoryRecorder(method)`` does.
         workers: Processes that read images on disk and torch Datasets; 0: this one. The result is the same.
+        boundaries: ``"detect"``, or a :class:`cuber.Boundaries` around ``method``: learn the batches of the stream
+            without being told where a task ends.
         **training: See TrainingConfig.
 
     Returns:
@@ -106,6 +113,7 @@ def learn(
     check_fit(method, stream, loss_fn, measured)
     check_precision(config.precision, method.device)
     check_workers(workers, stream)
+    found = find_boundaries(boundaries, method, config, observer)
     if config.compile:
         check_can_compile(method)
     if observer is not None and distributed.is_active():
@@ -118,13 +126,39 @@ def learn(
         on_gpu = method.device.type == "cuda"
         with seeded(derive(seed, "learn"), method.device), reading(workers, pinned=on_gpu):
             method.model.train()
-            trainer = Trainer(method, stream, config, seed, optimizer, loss_fn, progress, observer, measured)
+            options = (method, stream, config, seed, optimizer, loss_fn, progress, observer, measured)
+            trainer = Trainer(*options) if found is None else DetectingTrainer(*options, boundaries=found)
             trainer.result.method = (about or {}).get("method", trainer.result.method)
             if directory is not None and not isinstance(directory, RunDirectory):
                 directory = RunDirectory(directory)
             return trainer.learn(directory, about or {})
     finally:
         method.model.train(was_training)
+
+
+def find_boundaries(
+    given: object, method: Method, config: TrainingConfig, observer: TheoryRecorder | None
+) -> Boundaries | None:
+    """Return what detects the boundaries of tasks, None if they are told; raise where that is not possible."""
+    if given is None:
+        return None
+    if given != "detect" and not isinstance(given, Boundaries):
+        raise CuberError(f"boundaries must be 'detect', a cuber.Boundaries or None, not {short(given)}")
+    if config.patience is not None:
+        raise CuberError(
+            "early stopping needs the validation data of a task, and which task it is has to be detected: "
+            "leave patience out, or set it to 0"
+        )
+    if observer is not None:
+        raise CuberError("the theorems' conditions are measured with known boundaries only: leave boundaries out")
+    if distributed.is_active():
+        raise CuberError("boundaries are detected in one process: start this run without torchrun")
+    found = Boundaries(method) if not isinstance(given, Boundaries) else given
+    if found.learner is not method:
+        raise CuberError("these boundaries belong to another learner: give learn cuber.Boundaries(method)")
+    if found.batches:
+        raise CuberError("these boundaries have observed batches already: give learn new ones")
+    return found
 
 
 def check_workers(workers: int, stream: Stream) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 from cuber.core import batches
 from cuber.core.batches import Batch
@@ -107,11 +108,11 @@ def curvatures(learner: LayerwiseMethod, sample: list[Batch]) -> dict[str, float
     sample = batches.take(sample, CURVATURE_SAMPLES)
     layers = [layer for layer in learner.layers.values() if layer.requires_grad]
     found: dict[str, float] = {}
-    with evaluation_mode(learner.model), torch.enable_grad():
+    with evaluation_mode(learner.model), torch.enable_grad(), parametrize.cached():
         count = sum(map(batches.size, sample))
         loss = torch.stack([learner.loss(batch) * batches.size(batch) for batch in sample]).sum() / count
         for layer in layers:
-            parameters = list(layer.parameters)
+            parameters = layer.tensors
             gradients = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
             reached = [(p, gradient) for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
             if reached:

@@ -7,14 +7,12 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from torch.optim import LBFGS, Optimizer
 
 from cuber.core import batches, distributed
 from cuber.core.learner import LossFunction, Method
@@ -23,22 +21,20 @@ from cuber.errors import CuberError, CuberWarning
 from cuber.layers import normalized_by_batch
 from cuber.runs.directory import RunDirectory, Stopped, recorded_signals
 from cuber.runs.lock import RefusedError
-from cuber.runs.result import Epoch, Result
+from cuber.runs.result import VIEWS, Epoch, Result
 from cuber.streams import FixedLoader, ShuffledLoader, Split, Stream
 from cuber.training.config import TrainingConfig
 from cuber.training.describe import add_device, configuration, empty_result, pool_of, regimes_of
 from cuber.training.early_stopping import EarlyStopping
-from cuber.training.evaluation import Score, evaluate
+from cuber.training.evaluation import Score, evaluate, shown
 from cuber.training.forward import autocast, compiling, float32_products
+from cuber.training.optimizers import OptimizerFactory, wrapped_optimizer
 from cuber.training.progress import Progress, ProgressEvent
 from cuber.training.randomness import derive, random_state, seeded, set_random_state
 from cuber.training.task_runs import TaskRun, task_runs
 
 if TYPE_CHECKING:
     from cuber.training.theory_recorder import TheoryRecorder
-
-OptimizerFactory = Callable[[list[nn.Parameter], float], Optimizer]
-"""Makes an optimizer from parameters and a learning rate, as ``torch.optim.SGD`` does."""
 
 REPORT_STEPS = 100
 """Steps between two reports of progress, or two checkpoints."""
@@ -101,9 +97,7 @@ class Trainer:
                 loop_state = None
             self._test(task_run.number)
             self._save()
-        if normalized_by_batch(self.learner.model):
-            with self._seeded("test", "orders"):
-                self.result.reshuffled = [self._row(order=order) for order in range(ORDERS)]
+        self._test_orders()
         return self.result
 
     # One task
@@ -154,13 +148,11 @@ class Trainer:
         """Make the optimizer, and what else the first step needs, or with a state the next one."""
         if state is not None:
             self.learner.resume_task(self.loss_fn)
-        optimizer = self.make_optimizer(self.learner.parameters(), self.config.lr)
-        if isinstance(optimizer, LBFGS):
-            raise CuberError("learn cannot train with LBFGS, whose steps need a closure: write your own training loop")
-        self.optimizer = self.learner.wrap(optimizer)
-        patience = self.config.patience if self.task_run.validated else None
-        self._stopping = EarlyStopping(self.learner, optimizer, self.config, patience) if patience is not None else None
+        self.optimizer = wrapped_optimizer(self.learner, self.make_optimizer, self.config.lr)
         self._compiled = compiling(self.learner.model) if self.config.compile else nullcontext
+        patience, self._stopping = self.config.patience if self.task_run.validated else None, None
+        if patience is not None:
+            self._stopping = EarlyStopping(self.learner, self.optimizer, self.config, patience)
         if state is not None:
             self._load_loop(state)
 
@@ -192,22 +184,26 @@ class Trainer:
         """Make the remaining steps of an epoch; return its mean loss."""
         steps = len(self.loader)
         for batch in self.loader.batches(self.step):
-            self.step += 1
-            self.optimizer.zero_grad()
-            with self._compiled(), self._float32_products():
-                with self._autocast():
-                    loss = self.learner.loss(batch)
-                loss.backward()
-            value, samples = self._combine(loss.item(), batches.size(batch))
-            self._check_finite(value)
-            self.optimizer.step()
-            self._loss += value * samples
-            self._samples += samples
+            self.make_step(batch)
             if self.step % REPORT_STEPS == 0:
                 self._report(self._loss / self._samples, self.step / steps)
             if self.step < steps:
                 self._pause()
         return self._loss / self._samples
+
+    def make_step(self, batch: batches.Batch) -> None:
+        """Train on one batch, and add its loss to the sums of the epoch."""
+        self.step += 1
+        self.optimizer.zero_grad()
+        with self._compiled(), self._float32_products():
+            with self._autocast():
+                loss = self.learner.loss(batch)
+            loss.backward()
+        value, samples = self._combine(loss.item(), batches.size(batch))
+        self._check_finite(value)
+        self.optimizer.step()
+        self._loss += value * samples
+        self._samples += samples
 
     def _combine(self, loss: float, samples: int) -> tuple[float, int]:
         """Average gradients and statistics over all processes; return the loss and the size of the whole batch."""
@@ -225,28 +221,34 @@ class Trainer:
     # Tests
 
     def _test(self, number: int) -> None:
-        """Add a row to the accuracy matrix, and to the one without task identity if tasks share a head."""
+        """Add a row to each accuracy matrix: with the task told, inferred, and not used."""
+        if not self.learner.infers_tasks:  # which may depend on the first batch that the model has seen
+            self.result.accuracy_inferred = None
+        views = [view for view in VIEWS if self.result.matrix(view) is not None]
         with self._seeded("test", number):
-            accuracy = self._row()
-            bare = self._row(bare=True) if self.result.accuracy_bare is not None else None
-        self.result.accuracy.append(accuracy)
-        if self.result.accuracy_bare is not None and bare is not None:
-            self.result.accuracy_bare.append(bare)
+            rows = {view: self._row(view) for view in views}
+        for view, row in rows.items():
+            getattr(self.result, VIEWS[view]).append(row)
         for logger in self._directory.loggers if self._directory else ():
-            logger.evaluation(self.learner.tasks - 1, accuracy)
+            logger.evaluation(self.learner.tasks - 1, rows["told"])
 
-    def _row(self, *, bare: bool = False, order: int | None = None) -> list[float | None]:
+    def _test_orders(self) -> None:
+        if normalized_by_batch(self.learner.model):
+            with self._seeded("test", "orders"):
+                self.result.reshuffled = [self._row(order=order) for order in range(ORDERS)]
+
+    def _row(self, view: str = "told", order: int | None = None) -> list[float | None]:
         accuracies: list[float | None] = [None] * len(self.stream)
         for old in range(self.learner.tasks):
             shuffle = None if order is None else derive(self.seed, "test order", order, old)
-            accuracies[old] = self._score(None if bare else old, self.stream[old].test, order=shuffle).accuracy
+            accuracies[old] = self._score(old, self.stream[old].test, order=shuffle, view=view).accuracy
             self._stop_if_asked()
         return accuracies
 
     def _score(
-        self, task: int | None, split: Split, loss_fn: LossFunction | None = None, order: int | None = None
+        self, task: int, split: Split, loss_fn: LossFunction | None = None, order: int | None = None, view: str = "told"
     ) -> Score:
-        with self.learner.as_task(task) as model, self._float32_products(), self._autocast():
+        with shown(self.learner, task, view) as model, self._float32_products(), self._autocast():
             size = self.config.evaluation_batch_size
             return evaluate(model, split, size, loss_fn, order=order, shared=True, metric=self.metric)
 
