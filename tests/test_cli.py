@@ -84,7 +84,9 @@ def test_tables_fit_into_80_columns_untruncated(cuber, benchmark):
 
 def test_quiet_prints_the_figures_alone(cuber):
     _, out, _ = cuber("run", "--quiet", *QUICK)
-    assert [line.split()[0] for line in out.splitlines()] == ["ACC", "memory", "note:"]
+    assert [line.split()[0] for line in out.splitlines()] == ["ACC", "ACC", "memory", "note:"]
+    assert "time" in out.splitlines()[0]
+    assert "with the inferred task" in out.splitlines()[1]
 
 
 def test_one_task_has_no_backward_transfer(cuber):
@@ -114,12 +116,12 @@ def test_version_and_help(cuber):
     assert "--set" in cuber("run", "--help")[1]
 
 
-def test_every_training_option_is_in_the_help_of_run_with_its_text(cuber):
-    text = " ".join(cuber("run", "--help")[1].split())
+@pytest.mark.parametrize("command", ["run", "grid"])
+def test_every_training_option_is_in_the_help_with_its_text(cuber, command):
+    text = " ".join(cuber(command, "--help")[1].split())
     for name, (_, _, limits) in training_options().items():
-        assert re.search(rf"--{name.replace('_', '-')} (\S+ )?{re.escape(limits.help)}", text)
+        assert re.search(rf"--{name.replace('_', '-')} (\S+ )?{re.escape(limits.help.removesuffix('.'))}", text)
     assert "--no-compile" not in text
-    assert training_options()["epochs"][2].help in " ".join(cuber("grid", "--help")[1].split())
 
 
 def test_help_does_without_torch():
@@ -228,8 +230,9 @@ def test_data_lists_the_datasets(cuber, data_dir):
         (["run", "--epochs", "0"], "epochs must be a whole number of at least 1, not 0"),
         (["run", "--epochs", "many"], "--epochs"),
         (["run", "--batch-size", "0"], "batch_size must be a whole number of at least 1"),
-        (["run", "--lr", "-1"], "lr must be a number above 0, not -1"),
-        (["run", "--lr", "nan"], "lr must be a number above 0, not nan"),
+        (["run", "--lr", "-1"], "lr must be a number above 0 and at most .*, not -1"),
+        (["run", "--lr", "1e308"], "lr must be a number above 0 and at most .*, not 1e"),
+        (["run", "--lr", "nan"], "lr must be a number above 0 and at most .*, not nan"),
         (["run", "--seed", "-1"], "seed must be a whole number from 0"),
         (["run", "--seed", "99999999999999999999"], "seed must be a whole number from 0"),
         (["run", "--patience", "-1"], "patience must be a whole number of at least 0, not -1"),
@@ -256,12 +259,17 @@ def test_a_mistake_is_answered_with_one_sentence(cuber, arguments, sentence, tmp
     assert os.listdir(tmp_path) == []
 
 
-def test_out_must_be_a_place_to_write_to(cuber, tmp_path):
+def test_out_must_be_a_place_to_write_to(cuber, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("kept")
     for out in (tmp_path / "file", tmp_path / "file" / "below", "/proc/none", "x" * 300, ""):
         code, printed, err = cuber("run", "--out", str(out), *QUICK)
         assert (code, printed) == (2, "")
         assert re.fullmatch(r"cuber: (cannot write to|--out takes a directory).*\n", err)
+    monkeypatch.chdir(tmp_path)
+    code, printed, err = cuber("grid", "split-digits", "--out", "", *QUICK)
+    assert (code, printed) == (2, "")
+    assert err.startswith("cuber: --out takes a directory")
+    assert os.listdir() == ["file"]
     assert (tmp_path / "file").read_text() == "kept"
 
 

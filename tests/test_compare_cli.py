@@ -112,7 +112,7 @@ def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path)
         (["nowhere"], "directory nowhere does not exist"),
         ([""], "the name of a directory of runs is empty"),
         (["."], "there is no run in .: neither config.toml nor result.json, in it or below it"),
-        ([], "Missing argument 'DIR...'"),
+        ([], "Missing argument 'DIR'"),
         (["runs", "--format", "yaml"], "there is no format 'yaml' (known: table, markdown, latex, csv, json)"),
         (["runs", "--table", "acd"], "there is no table 'acd'; did you mean 'acc'?"),
         (["runs", "--against", "gpm"], "there is no variant 'gpm'"),

@@ -64,7 +64,11 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             for number, image in enumerate(files.pictures(15, 40, 50, 3, seed=seed)):
                 files.write_image(tmp_path / folder / letter / f"{number}.png", image)
     text = (GUIDES / "own-data.md").read_text()
-    exec("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    fewer = re.sub(r'for name, method in {"soft-cuber.*}', 'for name, method in {"finetune": cuber.FineTune}', code)
+    assert fewer != code
+    exec(fewer, {})
+    assert len(list(tmp_path.glob("runs/flowers/finetune/seed-*/result.json"))) == 2
     out = capsys.readouterr().out
     assert re.search(r"print\(flowers\) +# (.*)", text).group(1) in out
     assert "Result(cuber on flowers, 2 tasks" in out
@@ -178,10 +182,10 @@ def test_adding_a_method_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_adding_a_layer_type(backend: str) -> None:
-    scope: dict[str, Any] = {"__name__": "cuber.layers.pointwise"}
+    scope: dict[str, Any] = {"__name__": "pointwise"}
     before = dict(RULES)
     try:
-        exec(contributing("layers/pointwise.py"), scope)
+        exec(extending("pointwise"), scope)
         torch.manual_seed(0)
         module = scope["Pointwise"](5, 3)
         x = torch.randn(4, 5, 7)
@@ -208,6 +212,29 @@ def test_adding_a_layer_type(backend: str) -> None:
     finally:
         RULES.clear()
         RULES.update(before)
+
+
+def extending(module: str) -> str:
+    """Return the code that extending.md has for a module."""
+    (code,) = re.findall(rf"```python\n# {module}\.py\n(.*?)```", (GUIDES / "extending.md").read_text(), re.DOTALL)
+    return str(code)
+
+
+def test_a_stream_a_benchmark_and_a_logger_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("rotations", "milestones"):
+        module = ModuleType(name)
+        exec(extending(name), module.__dict__)
+        monkeypatch.setitem(sys.modules, name, module)
+    exec(extending("benchmark").replace("epochs=3", "epochs=1"), {})
+    runs = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("result.json")}
+    methods = ("soft-cuber", "trgp", "finetune")
+    assert runs == {f"runs/rotated-digits/{method}/seed-{seed}" for method in methods for seed in (0, 1)}
+    assert capsys.readouterr().out == ""
+    exec(extending("logged"), {})
+    assert re.fullmatch(r"(after task \d: \d\d\.\d %\n){4}", capsys.readouterr().out)
 
 
 def contributing(file: str) -> str:

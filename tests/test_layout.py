@@ -6,11 +6,13 @@ import ast
 import doctest
 import importlib
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
 from cuber import CuberError
+from cuber.layers.rule import RULES
 
 SOURCE = Path(__file__).parent.parent / "src" / "cuber"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -105,5 +107,6 @@ def test_the_examples_in_docstrings_run(path: Path) -> None:
         if parts[1] != "integrations":
             raise
         pytest.skip(str(error))  # a framework that is not installed
-    outcome = doctest.testmod(module, extraglobs={"torch": torch, "nn": torch.nn})
+    with mock.patch.dict(RULES):  # examples register rules
+        outcome = doctest.testmod(module, extraglobs={"torch": torch, "nn": torch.nn})
     assert outcome.failed == 0

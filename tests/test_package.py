@@ -238,3 +238,11 @@ def test_the_other_project_of_this_name_is_told_apart(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "cuber-1.1.dist-info")
     (tmp_path / "cuber" / "__init__.py").write_text("")  # as theirs, or as if removed with it
     assert start() == (code, sentence)
+
+
+def test_help_without_docstrings() -> None:
+    """``python -OO`` drops them; the source files still have them."""
+    command = [sys.executable, "-OO", "-m", "cuber", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "Learn the tasks of a benchmark" in text
+    assert "Show the results of finished runs" in text

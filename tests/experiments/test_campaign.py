@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +22,7 @@ from cuber.experiments.processes import Output
 from cuber.methods import METHODS
 from cuber.runs.checkpoint import Checkpoints
 from cuber.runs.config_file import read_config
-from cuber.training import RunDirectory, Stopped
+from cuber.training import Result, RunDirectory, Stopped
 from tests.experiments.test_grid import SMALL, InThisProcess
 from tests.made_up import result, shifted
 from tests.training.test_directory import StopAt
@@ -79,6 +83,16 @@ def test_a_failure_counts_until_retried_or_started_over_and_for_its_own_configur
     assert fresh.state == FINISHED
 
 
+def test_what_runs_record_besides_their_results_reaches_them(tmp_path: Path) -> None:
+    small = {**SMALL, "tasks": 2, "threads": 1}
+    (job,) = run_grid(
+        grid(tmp_path, ["overlap-digits"], ["cuber"], [0], **small),
+        InThisProcess(),
+        recording={"log": [], "checkpoint_every": 1, "theory": True},
+    )
+    assert Result.load(job.cell.directory).theory
+
+
 def test_fresh_starts_all_over(tmp_path: Path) -> None:
     wanted = grid(tmp_path, ["split-digits"], ["finetune"], [0, 1], **SMALL)
     run_grid(wanted, InThisProcess())
@@ -98,10 +112,10 @@ def test_a_run_that_goes_on_keeps_its_number_of_threads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "state"),
     [
-        ("config.toml", "experiment = 3", FAILED),
-        ("config.toml", "", FAILED),
+        ("config.toml", "experiment = 3", REFUSED),
+        ("config.toml", "", REFUSED),
         ("config.toml", "[experiment]\n[training]\n[settings]\n", REFUSED),
-        ("result.json", '{"accuracy": []}', FAILED),
+        ("result.json", '{"accuracy": []}', REFUSED),
         ("error.json", "[]", FAILED),
     ],
 )
@@ -118,6 +132,48 @@ def test_a_damaged_run_is_not_the_end_of_the_grid(
     first, second = run_grid(both, InThisProcess())
     assert first.state == (FINISHED if finished and name == "error.json" else state)
     assert second.state == FINISHED
+
+
+def test_a_damaged_configuration_is_answered_with_what_helps(tmp_path: Path, capsys: Any) -> None:
+    (cell,) = cells(tmp_path)
+    stopped(cell)
+    (cell.directory / "config.toml").write_text("= [")
+    arguments = ("split-digits", "--methods", "finetune", "--seeds", "0", "--out", str(tmp_path))
+    assert command(*arguments) == 1
+    out = capsys.readouterr().out
+    assert "put it right, or start over with --fresh" in out
+    assert "--retry" not in out
+    (refused,) = run_grid([cell], InThisProcess(), retry=True)
+    assert refused.state == REFUSED
+    (done,) = run_grid([cell], InThisProcess(), fresh=True)
+    assert done.state == FINISHED
+
+
+@pytest.mark.parametrize("name", ["config.toml", "log.jsonl", "metrics.csv", "result.json", "output.txt"])
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path, capsys: Any, name: str) -> None:
+    """The files of one name cannot be written, nor error.json; then there is space again."""
+    (cell,) = cells(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        fill_disk(patch, name, "error.json")
+        (failed,) = run_grid([cell], InThisProcess())
+    assert failed.state == FAILED
+    assert re.match(rf"cannot write (to )?{cell.directory}.*No space left on device", failed.message)
+    assert "Traceback" not in capsys.readouterr().err
+    (done,) = run_grid([cell], InThisProcess(), retry=True)
+    assert done.state == FINISHED
+
+
+def fill_disk(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let files of these names, and temporary ones for them, have no space."""
+    opened = builtins.open
+
+    def open_unless_full(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if set(mode) & set("wax") and any(name in str(file) for name in names):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        return opened(file, mode, *args, **options)
+
+    patch.setattr(builtins, "open", open_unless_full)
+    patch.setattr(io, "open", open_unless_full)
 
 
 def test_a_failed_run_whose_error_is_damaged_is_retried(tmp_path: Path) -> None:
@@ -210,6 +266,12 @@ def test_what_is_printed_waits_until_the_directory_is_ours(
             print("another", file=sys.stderr)
     assert capsys.readouterr().err == ("" if ours else "a warning\n")
     assert [path.read_text() for path in tmp_path.iterdir()] == (["a warning\nanother\n"] if ours else [])
+
+
+def test_output_to_a_pipe_without_a_reader_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "output.txt")
+    with Output(tmp_path / "output.txt") as output, pytest.raises(OSError, match=r"output\.txt"):
+        output.start({}, None)
 
 
 KILLED = """

@@ -226,3 +226,11 @@ def test_how_far_a_run_has_come(tmp_path: Path) -> None:
     (cell.directory / "log.jsonl").write_text('{"event": "epoch", "task": 1, "epoch": 2}\n{"event": "resumed"}\n{"eve')
     assert part_done(cell) == 0.75
     assert run_grid([], InThisProcess()) == []
+
+
+def test_grid_files_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    os.mkfifo(tmp_path / "pipe.toml")
+    for name, sentence in (("deep", "is not TOML: "), ("pipe", "cannot read .*: it is not a file")):
+        with pytest.raises(CuberError, match=sentence):
+            read_grid(tmp_path / f"{name}.toml", tmp_path)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+from functools import reduce
 
 import pytest
 
 from cuber import CuberError
 from cuber.experiments.results import DAMAGED, FAILED, FINISHED, RUNNING, STOPPED, load
+from cuber.metrics import Measure
 from cuber.training import RunDirectory
 from tests.made_up import MATRIX, result, write
 
@@ -120,43 +124,135 @@ def test_a_damaged_or_foreign_result_is_a_sentence_that_names_the_file(tmp_path,
     assert run.reason.startswith(f"{tmp_path / 'result.json'} is damaged, or not the result of a run (")
 
 
+REGIME = {"regime": 3, "ratio": 0.5, "cosine": 0.1, "demoted_at": None}
+CONDITIONS = {"ratio": 0.5, "cosine": 0.1, "eps2": 0.2, "step_size": 0.1, "agreement": None}
+EPOCH = {"train_loss": 1.0, "lr": 0.1, "seconds": 1.0}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "fault"),
     [
-        ("seed", "0"),
-        ("benchmark", None),
-        ("tasks", []),
-        ("tasks", [1, 2, 3]),
-        ("accuracy", []),
-        ("accuracy", MATRIX[:2]),
-        ("accuracy", [[90.0, None, None], [91.0, None, None], [92.0, 78.0, 70.0]]),
-        ("accuracy", [[90.0], [91.0, 80.0], [92.0, 78.0, 70.0]]),
-        ("accuracy", [["90", None, None], *MATRIX[1:]]),
-        ("accuracy_bare", 0),
-        ("accuracy_bare", MATRIX[1:]),
-        ("reshuffled", [[1.0, 2.0]]),
-        ("regimes", [{}, {"a": {"1": {"regime": 3, "demoted_at": None}}}]),
-        ("regimes", [{}, {"a": {"0": {"regime": 3}}}]),
-        ("seconds", []),
-        ("seconds", [None]),
-        ("bytes", []),
-        ("bytes", [3]),
-        ("bytes", [{"bases": None}]),
-        ("settings", []),
-        ("tasks", [{"name": 3}, {"name": "b"}, {"name": "c"}]),
-        ("tasks", [{}, {}, {}]),
-        ("pool", 3),
-        ("pool", [3]),
-        ("pool", [{"a": 3}]),
-        ("pool", [{"a": {"size": 3}}]),
-        ("pool", [{"a": {"size": 3, "dimension": 0}}]),
-        ("notes", [3]),
+        ("seed", "0", "seed must be a whole number from 0 to 9.22337e+18, not '0'"),
+        ("seed", True, "seed must be"),
+        ("seed", 2**63, "seed must be"),
+        ("benchmark", None, "benchmark must be text"),
+        ("benchmark", "x" * 10_001, "benchmark must be text of at most 10,000 characters"),
+        ("tasks", [], "the length of tasks must be 1 to"),
+        ("tasks", [1, 2, 3], "tasks[0] must be a table"),
+        ("tasks", [{"name": 3}, {"name": "b"}, {"name": "c"}], "tasks[0].name must be text"),
+        ("tasks", [{}, {}, {}], "tasks[0].name is missing"),
+        ("accuracy", "90", "accuracy must be a list"),
+        ("accuracy", [], "the length of accuracy must be 1 or 3, not 0"),
+        ("accuracy", MATRIX[:2], "the length of accuracy must be 1 or 3, not 2"),
+        ("accuracy", [5000.0, *MATRIX[1:]], "accuracy[0] must be a list"),
+        ("accuracy", [[5000.0, None, None], *MATRIX[1:]], "accuracy[0][0] must be a number from 0 to 100, not 5000.0"),
+        ("accuracy", [[math.nan, None, None], *MATRIX[1:]], "accuracy[0][0] must be"),
+        ("accuracy", [[True, None, None], *MATRIX[1:]], "accuracy[0][0] must be"),
+        (
+            "accuracy",
+            [[90.0, 0.0, None], *MATRIX[1:]],
+            "accuracy[0][1] must be null, because this task is learned later",
+        ),
+        ("accuracy", [MATRIX[0], [91.0, None, None], MATRIX[2]], "accuracy[1][1] must be a number"),
+        ("accuracy", [[90.0], *MATRIX[1:]], "the length of accuracy[0] must be 3, not 1"),
+        ("accuracy", [["90", None, None], *MATRIX[1:]], "accuracy[0][0] must be a number"),
+        ("accuracy_bare", 0, "accuracy_bare must be a list"),
+        ("accuracy_bare", MATRIX[1:], "the length of accuracy_bare must be 3"),
+        ("accuracy_inferred", MATRIX[1:], "the length of accuracy_inferred must be 3"),
+        ("reshuffled", [[1.0, 2.0]], "the length of reshuffled[0] must be 3"),
+        ("regimes", [{}, {"a": {"1": REGIME}}], "regimes[1].a.1 is not a name that can be there"),
+        ("regimes", [{}, {"a": {"0": {"regime": 3}}}], "regimes[1].a.0.ratio is missing"),
+        ("regimes", [{}, {"a": {"0": REGIME | {"regime": 4}}}], "regimes[1].a.0.regime must be one of 1, 2, 3"),
+        ("regimes", "all", "regimes must be a list"),
+        ("regimes", [{}] * 4, "the length of regimes must be 0 to 3, not 4"),
+        ("theory", [{}, {"a": {"old": {"0": CONDITIONS | {"cosine": "x"}}}}], "theory[1].a.old.0.cosine must be"),
+        ("theory", [{}, {"a": {}}], "theory[1].a.old is missing"),
+        ("predictions", [0.0], "the length of predictions must be"),
+        ("history", [[{"loss": 1}]], "history[0][0].train_loss is missing"),
+        ("history", [[EPOCH | {"loss": 1}]], "history[0][0].loss is not a name"),
+        ("seconds", [], "the length of seconds must be"),
+        ("seconds", [None], "seconds[0] must be a number of at least 0"),
+        ("seconds", [-1.0], "seconds[0] must be a number of at least 0"),
+        ("seconds", [1e308], "seconds[0] must be"),
+        ("bytes", [], "the length of bytes must be"),
+        ("bytes", [3], "bytes[0] must be a table"),
+        ("bytes", [{"bases": None}], "bytes[0].bases must be a number of at least 0"),
+        ("settings", [], "settings must be a table"),
+        ("settings", {"eps2": 10**400}, "settings.eps2 must be a number"),
+        ("settings", {"epochs": "many"}, "settings.epochs must be a whole number"),
+        (
+            "settings",
+            {"a": reduce(lambda inner, _: [inner], range(30), 1)},
+            "settings.a" + "[0]" * 21 + " must be at most 20 lists",
+        ),
+        ("training", {"epochs": "5", "lr": 0.1}, "training.epochs must be a whole number of at least 1"),
+        ("training", {"epochs": 5, "lr": 0}, "training.lr must be a number above 0"),
+        ("training", "short", "training must be a table"),
+        ("pool", 3, "pool must be a list"),
+        ("pool", [3], "pool[0] must be a table"),
+        ("pool", [{"a": 3}], "pool[0].a must be a table"),
+        ("pool", [{"a": {"size": 3}}], "pool[0].a.dimension is missing"),
+        ("pool", [{"a": {"size": 3, "dimension": 0}}], "pool[0].a.dimension must be a number of at least 1"),
+        ("machine", "fast", "machine must be a table"),
+        ("notes", [3], "notes[0] must be text"),
+        ("metric", {"unit": "kg"}, "metric.unit must be one of '%', ''"),
+        ("metric", {"higher_is_better": 1}, "metric.higher_is_better must be one of True, False"),
     ],
 )
-def test_what_no_table_can_be_made_of_is_not_a_result(tmp_path, name, value):
+def test_an_invalid_value_is_named_with_its_place_and_its_file(tmp_path, name, value, fault):
     (run,) = load([write(tmp_path, result_json=json.dumps(result().to_dict() | {name: value}))])
     assert run.state == DAMAGED
-    assert f"(its '{name}' is invalid)" in run.reason
+    assert run.reason.startswith(f"{tmp_path / 'result.json'} is damaged, or not the result of a run ({fault}")
+
+
+def test_other_metrics_than_accuracy_have_any_values(tmp_path):
+    made = result(accuracy=[[-5e9, None, None], [1.0, 0.0, None], [1e9, 2.0, 3.0]], metric=Measure("loss", False, ""))
+    (run,) = load([write(tmp_path, made)])
+    assert run.result.to_dict() == made.to_dict()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, f'{{"seed": {"9" * 5000}}}'])
+@pytest.mark.parametrize("name", ["result.json", "error.json", "config.toml"])
+def test_nesting_without_end_is_damage(tmp_path, name, text):
+    config = "a = " + text if name == "config.toml" else CONFIG
+    (run,) = load([write(tmp_path, **{name: text}, config=config)])
+    assert run.state in (DAMAGED, FAILED)
+    assert str(tmp_path / name) in run.reason
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "device", "large"])
+@pytest.mark.parametrize("name", ["config.toml", "result.json", "error.json", "log.jsonl"])
+def test_what_is_no_file_or_too_large_does_not_hang(tmp_path, monkeypatch, name, kind):
+    """Opening a pipe for reading waits until another process opens it for writing."""
+    write(tmp_path, config=CONFIG + "#" * 100)
+    (tmp_path / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    elif kind == "folder":
+        (tmp_path / name).mkdir()
+    elif kind == "large":
+        (tmp_path / name).write_text("#" * 3000)
+        monkeypatch.setattr("cuber.runs.files.LARGEST_TEXT", 2500)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero" if kind == "device" else name)
+    write(tmp_path / "other", result())
+    runs = load([tmp_path])
+    assert runs[-1].state == FINISHED
+    assert all(run.reason for run in runs[:-1])
+
+
+@pytest.mark.parametrize("options", ['options = "x"', "options = [1]", 'seed = "0"', "method = 3", "threads = 0"])
+def test_a_configuration_that_no_table_can_be_made_of_is_damaged(tmp_path, options):
+    (run,) = load([write(tmp_path, result(), f"[experiment]\n{options}\n")])
+    assert run.state == DAMAGED
+    assert f"(experiment.{options.split()[0]} must be" in run.reason
+
+
+@pytest.mark.parametrize("line", ['{"event": "epoch", "task": "x", "epoch": 1}', '{"event": "evaluation"}', "[1]", "3"])
+def test_lines_of_a_log_that_are_not_ours_are_passed_over(tmp_path, line):
+    log = logged({"event": "epoch", "task": 0, "epoch": 2})
+    (run,) = load([write(tmp_path, config=CONFIG, log_jsonl=log + line + "\n")])
+    assert run.reason == "0 of 3 tasks learned, epoch 2 of the next"
 
 
 def test_all_tasks_at_once_are_tested_once(tmp_path):

@@ -179,6 +179,12 @@ def test_shared_heads_are_shown_told_and_not_told():
     }
 
 
+def test_the_inferred_task_has_a_row_of_its_own():
+    one = table("acc", result("cuber", accuracy_bare=shifted(-1, 0), accuracy_inferred=MATRIX), result("gpm"))
+    assert list(texts(one)) == ["gpm", "cuber", "cuber, task inferred", "cuber, task not told"]
+    assert texts(one)["cuber, task inferred"] == ["1", "80.00", "0.00"]
+
+
 def test_the_spread_that_the_order_of_the_test_samples_causes():
     # ACC over the orders: 80, 82 (deviation sqrt(2)) and 80, 80 (deviation 0): sqrt(2) / 2 on average
     orders = [[[90.0, 78.0, 72.0], [90.0, 80.0, 76.0]], [[80.0, 80.0, 80.0]] * 2]
@@ -380,6 +386,6 @@ def test_unfinished_runs_are_listed_and_never_counted():
         RunRecord(Path("b"), INCOMPLETE, {"experiment": {"method": "cuber"}}),
     ]
     comparison = compare(make_report(runs))
-    assert comparison.unfinished == runs[1:]
+    assert [run.directory for run in comparison.unfinished] == [Path("b")]
     assert comparison.tables[0].rows[0]["seeds"] == 1
     assert compare(make_report(runs[1:])).tables == []

@@ -213,7 +213,7 @@ def test_json_has_everything():
     assert values["tables"][1]["against"] == "trgp"
     assert values["tables"][6]["rows"][1]["eps2"] == 0.2
     assert values["tables"][0]["rows"][0]["paper_acc_deviation"] == 0.54
-    assert values["unfinished"] == [{"directory": "runs/x_1", "state": "failed", "reason": "100 % of\nthe disk"}]
+    assert values["unfinished"] == [{"directory": "runs/x_1", "state": "failed", "reason": "100 % of the disk"}]
 
 
 def test_tables_do_without_torch():

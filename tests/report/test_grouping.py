@@ -8,7 +8,7 @@ from pathlib import Path
 from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments.results import FINISHED, INCOMPLETE, RunRecord
 from cuber.report.grouping import make_report
-from cuber.report.model import Group
+from cuber.report.model import Estimate, Group
 from tests.made_up import result, shifted
 
 
@@ -114,6 +114,15 @@ def test_the_first_of_several_runs_with_one_seed_counts_and_that_is_said():
     ]
 
 
+def test_of_equal_runs_the_one_with_the_conditions_of_the_theorems_counts():
+    (one,) = group([run(name="a"), run(name="b", theory=[{}, {}, {}]), run(name="c", theory=[{}, {}, {}])])
+    assert one.variants[0].results[0].theory == [{}, {}, {}]
+    assert one.notes == [
+        "cuber: c repeats seed 0 with the same accuracies; only b is counted",
+        "cuber: a repeats seed 0 with the same accuracies; only b is counted",
+    ]
+
+
 def test_methods_that_were_not_trained_alike_are_named():
     slow = {"epochs": 20, "lr": 0.5, "batch_size": 10}
     (one,) = group([run(), run("gpm", training=slow), run("trgp")])
@@ -126,3 +135,8 @@ def test_pairs_have_the_same_seed_and_the_same_tasks():
     (one,) = group(runs)
     gpm, cuber = one.variants
     assert [(ours.seed, theirs.method) for ours, theirs in cuber.pairs(gpm)] == [(1, "gpm")]
+
+
+def test_a_missing_value_is_no_mean() -> None:
+    assert Estimate.of([1.0, None]) is None
+    assert Estimate.of([]) is None

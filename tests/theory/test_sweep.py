@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from cuber.errors import CuberError
+from cuber.report.drawing import styled
+from cuber.report.theory_sweep import show_sweep, sweep_figure
 from cuber.theory import draw, follow, rule_1
 from cuber.theory.sweep import KINDS, sweep
 
@@ -70,13 +74,25 @@ def test_there_are_angles_at_which_theorems_hold_at_which_they_fail_and_at_which
     ("changes", "sentence"),
     [
         ({"kind": "logistik"}, "there is no kind of task 'logistik'; did you mean 'logistic'"),
-        ({"angles": 1}, "a sweep takes at least 2 angles and 1 step, not 1 and 20"),
-        ({"steps": 0}, "a sweep takes at least 2 angles and 1 step, not 13 and 0"),
-        ({"step_size": 0.0}, "the step size must be a number above 0, not 0"),
-        ({"step_size": math.nan}, "the step size must be a number above 0, not nan"),
-        ({"old_steps": -1}, "a number of old steps from 0, not 0 and -1"),
+        ({"angles": 1}, "a sweep takes 2 to 1,000 angles, not 1"),
+        ({"angles": 10**9}, "a sweep takes 2 to 1,000 angles, not 1000000000"),
+        ({"steps": 0}, "a sweep takes 1 to 10,000 steps, not 0"),
+        ({"steps": 10**9}, "a sweep takes 1 to 10,000 steps"),
+        ({"old_steps": -1}, "a sweep takes 0 to 10,000 steps of the old task, not -1"),
+        ({"old_steps": 10**9}, "a sweep takes 0 to 10,000 steps of the old task"),
+        ({"step_size": 0.0}, r"the step size must be above 0 and at most 1e\+06, not 0"),
+        ({"step_size": math.nan}, "the step size must be above 0 and at most .*, not nan"),
+        ({"step_size": 1e308}, r"the step size must be above 0 and at most .*, not 1e\+308"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, float], sentence: str) -> None:
     with pytest.raises(CuberError, match=sentence):
         sweep(**{"kind": "logistic", **changes})
+
+
+@pytest.mark.parametrize("kind", ["least-squares", "logistic"])
+def test_paths_that_leave_every_bound_are_shown(kind: str) -> None:
+    swept = sweep(kind, angles=2, steps=200, step_size=1e6)
+    show_sweep(swept, Console(file=io.StringIO()))
+    with styled():
+        sweep_figure(swept).savefig(io.BytesIO())

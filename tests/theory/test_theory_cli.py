@@ -76,10 +76,10 @@ def test_any_number_of_angles_is_drawn(angles: int) -> None:
     ("arguments", "sentence"),
     [
         (["quadratic"], "there is no kind of task 'quadratic'"),
-        (["--angles", "1"], "a sweep takes at least 2 angles"),
-        (["--step-size", "-1"], "the step size must be a number above 0, not -1"),
-        (["--old-steps", "-2"], "a number of old steps from 0"),
-        (["--output", "."], "--output takes the name of a figure, and '.' is a directory"),
+        (["--angles", "1"], "a sweep takes 2 to 1,000 angles"),
+        (["--step-size", "-1"], "the step size must be above 0 and at most 1e+06, not -1"),
+        (["--old-steps", "-2"], "a sweep takes 0 to 10,000 steps of the old task"),
+        (["--output", "."], "--out takes the name of a figure, and '.' is a directory"),
         (["--seed", "-1"], "seed must be a whole number"),
     ],
 )

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from cuber.cli.data import app as data_app
+from cuber.cli.help import Command
+from cuber.cli.options import AGAINST, option
+from cuber.cli.options import out as out_option
 from cuber.cli.reproduce import reproduce
 from cuber.cli.run import grid, run
-from cuber.core.encoding import is_unicode, replace_unencodable
+from cuber.core.docstrings import docstring
+from cuber.core.encoding import is_unicode, printable, replace_unencodable
 from cuber.errors import CuberError, needs_extra, unknown
 from cuber.version import __version__
 
 INTERRUPTED = 130
+WIDTH = 120
+"""Columns of tables that are written to a file."""
 
 app = typer.Typer(
     help="Continual learning with backward knowledge transfer.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
-app.command()(run)
-app.command()(grid)
-app.command()(reproduce)
+app.command(cls=Command)(run)
+app.command(cls=Command)(grid)
+app.command(cls=Command)(reproduce)
+
+
+RUNS: Any = typer.Argument(metavar="DIR", help="Run directories, or folders of them.")
 
 
 @app.callback(invoke_without_command=True)
@@ -38,42 +48,61 @@ def cuber(context: typer.Context, version: bool = typer.Option(False, "--version
         print(context.get_help())
 
 
-@app.command(name="list")
-def list_() -> None:
-    """List the benchmarks, and the methods with their hyper-parameters."""
-    from rich.console import Console
-
+@app.command(name="list", cls=Command)
+def list_(
+    as_json: bool = option(False, "--json", help="Print one JSON object instead: benchmarks and methods."),
+) -> None:
+    """List the benchmarks, and the methods with their settings."""
     from cuber.experiments import listing
     from cuber.report import show_catalogue
+    from cuber.report.console import PlainConsole
 
-    show_catalogue(listing.benchmarks(), listing.methods(), Console())
+    benchmarks, methods = listing.benchmarks(), listing.methods()
+    if as_json:
+        print(listing.as_json(benchmarks, methods))
+    else:
+        show_catalogue(benchmarks, methods, PlainConsole())
 
 
-@app.command()
+@app.command(cls=Command)
 def compare(
-    directories: list[str] = typer.Argument(metavar="DIR...", help="Run directories, or folders of them."),
-    against: str | None = typer.Option(None, metavar="NAME", help="Variant to test others against (default: trgp)."),
-    table: list[str] = typer.Option(
-        [], metavar="NAME", help="acc, differences, selected, forward, sweep, time, memory; repeatable (default: all)."
+    directories: list[str] = RUNS,
+    against: str | None = AGAINST,
+    table: list[str] = option(
+        [],
+        metavar="NAME",
+        help="acc, differences, selected, forward, sweep, time or memory; repeatable.",
+        show_default="all",
     ),
-    format: str = typer.Option("table", metavar="FORMAT", help="table, markdown, latex, csv or json."),
+    format: str = option("table", metavar="NAME", help="table, markdown, latex, csv or json."),
+    out: str | None = out_option(None, "FILE", "Write the tables there instead."),
 ) -> None:
-    """Show the results of finished runs over seeds, beside the paper's."""
+    """Show the results of finished runs, beside the paper's."""
+    from cuber.core.formatting import pluralize
     from cuber.report.comparison import compare as compare_runs
     from cuber.report.formats import FORMATS, as_json, remarks, show_comparison
     from cuber.report.grouping import load_report
+    from cuber.runs.files import write_atomically
 
+    if out is not None and (not out or Path(out).is_dir()):
+        raise CuberError(f"--out takes the name of a file, and '{out}' is a directory")
     if format not in ("table", *FORMATS):
         raise unknown("format", format, ("table", *FORMATS))
     comparison = compare_runs(load_report(directories), against, table)
+    text = io.StringIO()
     if format == "table":
-        from rich.console import Console
+        from cuber.report.console import PlainConsole
 
-        show_comparison(comparison, Console())
+        show_comparison(comparison, PlainConsole() if out is None else PlainConsole(file=text, width=WIDTH))
     elif format == "json":  # which can escape characters that the output lacks
-        print(as_json(comparison, ensure_ascii=not is_unicode(sys.stdout.encoding)))
+        text.write(as_json(comparison, ensure_ascii=out is None and not is_unicode(sys.stdout.encoding)) + "\n")
     else:
-        print(FORMATS[format](comparison))
+        text.write(FORMATS[format](comparison) + "\n")
+    if out is None:
+        print(text.getvalue(), end="")
+    elif comparison.tables:
+        write_atomically(Path(out), text.getvalue())
+        print(f"{out}: {pluralize(len(comparison.tables), 'table')}")
     if format == "csv":  # which cannot hold remarks
         for remark in remarks(comparison):
             print(f"cuber: {remark}", file=sys.stderr)
@@ -83,20 +112,28 @@ def compare(
         raise CuberError(f"{none} finished, so there is nothing to compare")
 
 
-@app.command()
+@app.command(cls=Command)
 def report(
-    runs: list[str] = typer.Argument(metavar="DIR...", help="Run directories, or folders of them."),
-    output: str = typer.Option("report.html", "--output", "-o", metavar="FILE", help="The page to write."),
-    figures: str | None = typer.Option(None, metavar="DIR", help="Also write each figure there, as SVG and PNG."),
-    against: str | None = typer.Option(None, metavar="NAME", help="Variant to test others against (default: trgp)."),
+    runs: list[str] = RUNS,
+    out: str = out_option("report.html", "FILE", "The page to write.", earlier=("--output",)),
+    figures: str | None = option(None, metavar="DIR", help="Also write each figure there, as SVG and PNG."),
+    against: str | None = AGAINST,
+    methods: str | None = option(None, metavar="NAMES", help="Methods to show, as in cuber,trgp.", show_default="all"),
+    tasks: str | None = option(
+        None, metavar="NUMBERS", help="Tasks in figures by task, as in 0-3,9.", show_default="all"
+    ),
 ) -> None:
-    """Write one HTML page with the tables and figures of runs; it needs no network to open."""
-    page = Path(output)
+    """Write one HTML page with the tables and figures of runs.
+
+    The page needs no network to open.
+    """
+    page = Path(out)
     if page.is_dir() or not page.name:
-        raise CuberError(f"--output takes the name of a file, and '{output}' is a directory")
+        raise CuberError(f"--out takes the name of a file, and '{out}' is a directory")
     if figures is not None and Path(figures).exists() and not Path(figures).is_dir():
         raise CuberError(f"--figures takes a directory, and '{figures}' is a file")
     from cuber.core.formatting import pluralize
+    from cuber.experiments.grid import numbers
     from cuber.report.grouping import load_report
     from cuber.runs.files import write_atomically
 
@@ -105,6 +142,10 @@ def report(
         from cuber.report.page import render
 
     loaded = load_report(runs)
+    if methods is not None:
+        loaded = loaded.only(methods.split(","))
+    if tasks is not None:
+        loaded = loaded.showing(numbers(tasks, "task"))
     text = render(loaded, against)
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
@@ -114,22 +155,26 @@ def report(
         print(f"{figures}: {len(save_all(loaded, Path(figures)))} files")
 
 
-@app.command()
+@app.command(cls=Command)
 def theory(
-    kind: str = typer.Argument("logistic", help="Problem: least-squares, logistic or network."),
-    angles: int = typer.Option(13, help="Number of angles, from 0 to 180 degrees."),
-    steps: int = typer.Option(20, help="Steps of each rule."),
-    step_size: float | None = typer.Option(None, help="Of both rules (default: 0.9 times the bound of theorem 1)."),
-    old_steps: int = typer.Option(2, help="Training steps of the old task."),
-    seed: int = typer.Option(0, help="Seed of both tasks."),
-    output: str = typer.Option("theory", "--output", "-o", metavar="NAME", help="Write NAME.svg and NAME.png."),
+    kind: str = typer.Argument("logistic", help="least-squares, logistic or network."),
+    angles: int = option(13, help="Number of angles, from 0 to 180 degrees."),
+    steps: int = option(20, help="Steps of each rule."),
+    step_size: float | None = option(
+        None, metavar="X", help="Of both rules.", show_default="0.9 times the bound of theorem 1"
+    ),
+    old_steps: int = option(2, help="Training steps of the old task."),
+    seed: int = option(0, help="Seed of both tasks."),
+    out: str = out_option("theory", "NAME", "Write NAME.svg and NAME.png.", earlier=("--output",)),
 ) -> None:
-    """Rotate a new task away from an old one, and show where the theorems hold and which rule is better."""
-    path = Path(output)
-    if not path.name or path.is_dir():
-        raise CuberError(f"--output takes the name of a figure, and '{output}' is a directory")
-    from rich.console import Console
+    """Rotate a new task away from an old one.
 
+    Shows at which angles the theorems hold, and which rule is better for the old task.
+    """
+    path = Path(out)
+    if not path.name or path.is_dir():
+        raise CuberError(f"--out takes the name of a figure, and '{out}' is a directory")
+    from cuber.report.console import PlainConsole
     from cuber.theory.sweep import sweep
     from cuber.training import check_seed
 
@@ -139,7 +184,7 @@ def theory(
 
     check_seed(seed)
     swept = sweep(kind, angles=angles, seed=seed, steps=steps, step_size=step_size, old_steps=old_steps)
-    show_sweep(swept, Console())
+    show_sweep(swept, PlainConsole())
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() in (".svg", ".png"):
         path = path.with_suffix("")
@@ -148,12 +193,17 @@ def theory(
     print(f"{' and '.join(map(str, files))}: the figure")
 
 
+for each in (app, data_app):
+    for command in each.registered_commands:
+        command.help = docstring(command.callback) if command.callback else None
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: print errors of the user as one sentence, and exit with code 2."""
     for stream in (sys.stdout, sys.stderr):
         replace_unencodable(stream)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f"cuber: warning: {message}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_: print(f"cuber: warning: {printable(str(message))}", file=sys.stderr)
         code, sentence = 2, ""
         try:
             code = app(arguments, prog_name="cuber", standalone_mode=False)
@@ -169,5 +219,5 @@ def main(arguments: list[str] | None = None) -> None:
                 raise
             sentence = error.format_message()
     if sentence or code == INTERRUPTED:
-        print(f"cuber: {' '.join(sentence.split()) or 'interrupted'}", file=sys.stderr)
+        print(f"cuber: {printable(' '.join(sentence.split())) or 'interrupted'}", file=sys.stderr)
     sys.exit(code)

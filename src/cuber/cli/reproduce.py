@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cuber.cli.run import DATA_DIR, run_cells, with_threads
+from cuber.cli.options import DATA_DIR, option
+from cuber.cli.options import out as out_option
+from cuber.cli.run import run_cells, with_threads
 from cuber.errors import CuberError, needs_extra
 
 if TYPE_CHECKING:
@@ -20,22 +22,25 @@ if TYPE_CHECKING:
 
 def reproduce(
     target: str = typer.Argument(metavar="TARGET", help="table1 to table5, figure-evolution or figure-memory."),
-    scale: str = typer.Option("short", help="full: as in the paper; short: 3 seeds, 25 epochs; smoke: minutes."),
-    source: str | None = typer.Option(None, "--from", metavar="DIR", help="Run nothing; show the runs in DIR."),
-    benchmarks: str | None = typer.Option(None, help="Only these of its benchmarks, separated by commas."),
-    methods: str | None = typer.Option(None, help="Only these of its methods, separated by commas."),
-    out: str = typer.Option("reproduced", metavar="DIR", help="Directory of the runs, and of figures."),
-    jobs: int | None = typer.Option(None, min=1, help="Number of runs at a time (default: one per core)."),
-    retry: bool = typer.Option(False, "--retry", help="Also run those that have failed before."),
+    scale: str = option("short", metavar="NAME", help="full, short (3 seeds, 25 epochs) or smoke (minutes)."),
+    source: str | None = option(None, "--from", metavar="DIR", help="Run nothing; show the runs in DIR."),
+    benchmarks: str | None = option(None, metavar="NAMES", help="Only these, as in a,b.", show_default="all of it"),
+    methods: str | None = option(None, metavar="NAMES", help="Only these, as in a,b.", show_default="all of it"),
+    out: str = out_option("reproduced", "DIR", "Directory of the runs and figures."),
+    jobs: int | None = option(None, min=1, help="Runs at a time.", show_default="one per core"),
+    retry: bool = option(False, "--retry", help="Also run those that have failed before."),
     data_dir: str | None = DATA_DIR,
 ) -> None:
-    """Run what a table or figure of the paper needs, and show it; the same command resumes."""
+    """Run and show a table or figure of the paper.
+
+    The same command resumes what is not finished.
+    """
     from cuber.experiments.campaign import FAILED, FINISHED, REFUSED, STOPPED
     from cuber.experiments.reproduce import cells_of, find
 
-    for option, directory in (("--out", out), ("--from", source)):
+    for name, directory in (("--out", out), ("--from", source)):
         if directory == "":
-            raise CuberError(f"{option} takes a directory, and '' is none")
+            raise CuberError(f"{name} takes a directory, and '' is none")
     jobs = jobs or os.cpu_count() or 1
     folder = Path(out) / scale if source is None else Path(source)
     wanted = [None if text is None else text.split(",") for text in (benchmarks, methods)]
@@ -86,9 +91,8 @@ def _duration(seconds: float) -> str:
 
 def _show(target: Target, paths: list[Path], folder: Path, out: Path) -> None:
     """Print the tables of a target, or draw its figure in ``out``, from the finished runs below ``paths``."""
-    from rich.console import Console
-
     from cuber.report.comparison import compare
+    from cuber.report.console import PlainConsole
     from cuber.report.formats import show_comparison
     from cuber.report.grouping import load_report
 
@@ -97,7 +101,7 @@ def _show(target: Target, paths: list[Path], folder: Path, out: Path) -> None:
     report, shown = load_report(paths), 0
     for table in target.tables:
         comparison = compare(report, None, [table])
-        show_comparison(comparison, Console())
+        show_comparison(comparison, PlainConsole())
         shown += len(comparison.tables)
     if target.figure is not None:
         with needs_extra("report", "a figure of cuber reproduce"):

@@ -3,103 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cuber.cli.help import DIRECTORY, EXPERIMENT, MACHINE
+from cuber.cli.options import THREADS, fields_of, option, recording_of, with_shared_options
+from cuber.cli.options import out as out_option
 from cuber.core.allocation import keep_freed_memory
 from cuber.errors import CuberError
-from cuber.training.config import training_options
 
 if TYPE_CHECKING:
     import torch
 
     from cuber.experiments.grid import Cell
 
-Command = TypeVar("Command", bound=Callable[..., None])
-
-DATA_DIR: Any = typer.Option(None, metavar="DIR", help="Datasets directory (default: CUBER_DATA, or the user's cache).")
-DEVICE: Any = typer.Option(None, help="cpu, cuda, cuda:1, mps, or auto for the best one there is (default: cpu).")
-FIELDS: dict[str, tuple[type, Any]] = {
-    "tasks": (int, typer.Option(None, help="Number of tasks to run (default: all).")),
-    "train_per_task": (int, typer.Option(None, help="Maximum number of training samples per task.")),
-    "test_per_task": (int, typer.Option(None, help="Maximum number of test samples per task.")),
-    "protocol": (str, typer.Option(None, help="paper or code, where they differ; for the digits, usual or paper.")),
-    "data_dir": (str, DATA_DIR),
-    "workers": (int, typer.Option(None, min=0, help="Processes that read images from disk (default: 0, this one).")),
-}
-"""Fields of an Experiment that are options of every command that runs some."""
-STREAM_OPTIONS: dict[str, tuple[type, Any]] = {
-    "images": (str, typer.Option(None, help="same or other: images of classes that tasks of overlap-cifar100 share.")),
-    "train_per_class": (int, typer.Option(None, help="Training images per class of overlap-fashion (default: 30).")),
-    "order": (str, typer.Option(None, help="paper or code: the order of five-datasets' tasks.")),
-    "mnist_twice": (
-        bool,
-        typer.Option(None, "--mnist-twice", help="five-datasets with MNIST instead of Fashion-MNIST."),
-    ),
-}
-"""Options of the streams of some benchmarks."""
+FRESH: Any = option(False, "--fresh", group=DIRECTORY, help="Start over, and replace what is there.")
+QUIET: Any = option(False, "--quiet", help="Print only the outcome.")
 
 
-def with_experiment_options(*training: str) -> Callable[[Command], Command]:
-    """Add ``FIELDS``, stream and training options (default: all) to a command that takes them as ``**fields``."""
-    added = FIELDS | STREAM_OPTIONS
-    for name in training or training_options():
-        kind, _, limits = training_options()[name]
-        flag = [f"--{name.replace('_', '-')}"] if kind is bool else []  # without --no-...
-        added[name] = kind, typer.Option(None, *flag, help=limits.help)
-
-    def decorate(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        for name, (kind, option) in added.items():
-            parameters.append(parameters[0].replace(name=name, default=option, annotation=kind | None))
-        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
-        return command
-
-    return decorate
-
-
-def chosen_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that were given as fields of an Experiment."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    options = {name: given.pop(name) for name in STREAM_OPTIONS if name in given}
-    return given | ({"options": options} if options else {})
-
-
-@with_experiment_options()
+@with_shared_options
 def run(
-    benchmark: str = typer.Argument("overlap-digits", help="Benchmark to learn; see cuber list."),
-    method: str = typer.Option("cuber", help="Method; see cuber list."),
-    seed: int = typer.Option(0, help="Seed of the data, the initial weights and the order of samples."),
-    settings: list[str] = typer.Option(
-        [], "--set", metavar="NAME=VALUE", help="Hyper-parameter of the method; may be repeated."
+    benchmark: str = typer.Argument("overlap-digits", help="See cuber list."),
+    method: str = option("cuber", group=EXPERIMENT, metavar="NAME", help="Method; see cuber list."),
+    seed: int = option(0, group=EXPERIMENT, help="Seed of data, weights and order."),
+    settings: list[str] = option(
+        [], "--set", group=EXPERIMENT, metavar="NAME=VALUE", help="Setting of the method; repeatable."
     ),
-    out: str | None = typer.Option(None, metavar="DIR", help="Run directory; the same command resumes a stopped run."),
-    fresh: bool = typer.Option(False, "--fresh", help="Start over, and replace the run that is there."),
-    checkpoint_every: int | None = typer.Option(
-        None, metavar="EPOCHS", help="Epochs between checkpoints (default: about one minute)."
+    out: str | None = out_option(None, "DIR", "Where to keep the run; again: resume it.", DIRECTORY),
+    fresh: bool = FRESH,
+    device: str | None = option(
+        None, group=MACHINE, metavar="NAME", help="cpu, cuda, cuda:1, mps or auto.", show_default="cpu"
     ),
-    log: list[str] = typer.Option([], metavar="NAME", help="Also log to tensorboard, wandb or mlflow."),
-    threads: int | None = typer.Option(None, help="Number of threads for torch."),
-    device: str | None = DEVICE,
-    theory: bool = typer.Option(
-        False, "--theory", help="Record how far the theorems' conditions are met (cuber only)."
-    ),
-    quiet: bool = typer.Option(False, "--quiet", help="Print only the metrics at the end."),
-    **fields: Any,
+    threads: int | None = THREADS,
+    quiet: bool = QUIET,
+    **options: Any,
 ) -> None:
-    """Learn the tasks of a benchmark one after another, and show the accuracy on all of them after each."""
-    from rich.console import Console
+    """Learn the tasks of a benchmark one after another.
+
+    After each task the accuracy on all tasks is measured. The table at the end shows how old tasks changed.
+    """
+    from cuber.report.console import PlainConsole
 
     keep_freed_memory()
     from cuber.core import distributed
@@ -111,17 +62,19 @@ def run(
     from cuber.training import RunDirectory, Stopped, UnwrittenResultError
 
     is_first = not distributed.rank_from_environment()  # of the processes that torchrun starts, one reports
-    console = Console(quiet=not is_first)
+    console = PlainConsole(quiet=not is_first)
     if not is_first:
         warnings.simplefilter("ignore")
     chosen = {name: read_value(text) for name, text in parse_settings(settings).items()}
-    fields.update(threads=threads, device=device)
-    experiment = Experiment(benchmark, method, seed, settings=chosen, **chosen_fields(fields))
+    recording = recording_of(options)
+    options.update(threads=threads, device=device)
+    experiment = Experiment(benchmark, method, seed, settings=chosen, **fields_of(options))
+    checkpoint_every, log, theory = (recording[name] for name in ("checkpoint_every", "log", "theory"))
     directory = None
     if out is None:
-        for option, value in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", log)):
+        for name, value in (("--fresh", fresh), ("--checkpoint-every", checkpoint_every), ("--log", log)):
             if value:
-                raise CuberError(f"{option} needs a run directory: name one with --out")
+                raise CuberError(f"{name} needs a run directory: name one with --out")
     elif not out:
         raise CuberError("--out takes a directory, and '' is none")
     else:
@@ -145,37 +98,51 @@ def run(
     show(result, console)
 
 
-@with_experiment_options("epochs")
+@with_shared_options
 def grid(
     context: typer.Context,
-    what: list[str] = typer.Argument(metavar="BENCHMARK...", help="Benchmarks to learn; or one TOML file."),
-    methods: str | None = typer.Option(None, help="Methods, as in cuber,trgp,gpm (default: cuber)."),
-    seeds: str | None = typer.Option(None, help="Seeds, as in 0-4 or 0,2,5 (default: 0-4)."),
-    out: str = typer.Option("runs", metavar="DIR", help="Directory of the run directories."),
-    jobs: int | None = typer.Option(None, min=1, help="Number of runs at a time (default: 1; with --on: all)."),
-    threads: int | None = typer.Option(
-        None, help="Threads of each new run (default: cores divided by jobs; with --on: 1)."
+    what: list[str] = typer.Argument(metavar="BENCHMARK", help="See cuber list; or one TOML file."),
+    methods: str | None = option(
+        None,
+        "--methods",
+        "--method",
+        group=EXPERIMENT,
+        metavar="NAMES",
+        help="As in cuber,trgp,gpm.",
+        show_default="cuber",
     ),
-    device: str | None = typer.Option(
-        None, help="As for cuber run; several, as in cuda:0,cuda:1, share the runs, and cuda means all GPUs."
+    seeds: str | None = option(
+        None, "--seeds", "--seed", group=EXPERIMENT, metavar="NUMBERS", help="As in 0-4 or 0,2,5.", show_default="0-4"
     ),
-    settings: list[str] = typer.Option(
-        [], "--set", metavar="NAME=VALUE,...", help="Hyper-parameter of the methods that have it; each value is tried."
+    settings: list[str] = option(
+        [], "--set", group=EXPERIMENT, metavar="NAME=VALUE,...", help="Setting; each value is tried; repeatable."
     ),
-    retry: bool = typer.Option(False, "--retry", help="Also run those that have failed before."),
-    fresh: bool = typer.Option(False, "--fresh", help="Start all of them over."),
-    on: str | None = typer.Option(
-        None, metavar="ENGINE", help="Run on dask://HOST:PORT, ray://HOST:PORT, ray or slurm (default: here)."
+    out: str = out_option("runs", "DIR", "Directory of the run directories.", DIRECTORY),
+    fresh: bool = FRESH,
+    retry: bool = option(False, "--retry", group=DIRECTORY, help="Also run those that have failed before."),
+    join: bool = option(False, "--join", group=DIRECTORY, help="Share the runs with others that have this --out."),
+    jobs: int | None = option(None, group=MACHINE, min=1, help="Runs at a time.", show_default="1; with --on: all"),
+    on: str | None = option(
+        None,
+        group=MACHINE,
+        metavar="ENGINE",
+        help="slurm, ray, ray://HOST:PORT or dask://HOST:PORT.",
     ),
-    join: bool = typer.Option(False, "--join", help="Share the runs with other processes that have the same --out."),
-    **fields: Any,
+    device: str | None = option(None, group=MACHINE, metavar="NAMES", help="As for run, or several: cuda:0,cuda:1."),
+    threads: int | None = option(None, group=MACHINE, help="Of each run.", show_default="cores / jobs; with --on: 1"),
+    quiet: bool = QUIET,
+    **options: Any,
 ) -> None:
-    """Run every combination of methods, seeds and settings; the same command resumes unfinished runs."""
+    """Run every combination of methods, seeds and settings.
+
+    Each run has its own process and directory. The same command resumes what is not finished.
+    """
     from cuber.core import distributed
     from cuber.core.device import check_name, find_devices
     from cuber.experiments.campaign import FAILED, REFUSED, STOPPED
     from cuber.experiments.grid import grid as make_grid
     from cuber.experiments.grid import numbers, read_grid
+    from cuber.loggers import make_logger
 
     if distributed.rank_from_environment() is not None:
         raise CuberError("cuber grid starts processes of its own: call it without torchrun, or use cuber run")
@@ -185,9 +152,12 @@ def grid(
         raise CuberError("--fresh needs the runs for itself, without --on and --join: choose another --out instead")
     if on is not None:
         out = os.path.abspath(out)  # other machines have other working directories
-        if fields.get("data_dir"):
-            fields["data_dir"] = os.path.abspath(fields["data_dir"])
-    fixed = chosen_fields(fields)
+        if options.get("data_dir"):
+            options["data_dir"] = os.path.abspath(options["data_dir"])
+    recording = recording_of(options)
+    for name in recording["log"]:
+        make_logger(name, Path(out))  # its package may be missing
+    fixed = fields_of(options)
     if len(what) == 1 and what[0].endswith(".toml"):
         several = {"methods": methods, "seeds": seeds, "settings": settings or None}
         also = [*(name for name, value in several.items() if value is not None), *fixed]
@@ -209,7 +179,8 @@ def grid(
     devices = find_devices(device) if device is not None and on is None else []
     if device is not None and on is not None:  # workers find their own
         cells = [dataclasses.replace(c, experiment=dataclasses.replace(c.experiment, device=device)) for c in cells]
-    states = run_cells(cells, Path(out), jobs, retry=retry, fresh=fresh, devices=devices, on=on, join=join)
+    how: dict[str, Any] = {"retry": retry, "fresh": fresh, "join": join, "recording": recording}
+    states = run_cells(cells, Path(out), jobs, devices=devices, on=on, quiet=quiet, **how)
     if STOPPED in states:
         sys.exit(128 + signal.SIGTERM)
     if states & {FAILED, REFUSED}:
@@ -237,27 +208,30 @@ def run_cells(
     devices: Sequence[torch.device] = (),
     on: str | None = None,
     join: bool = False,
+    quiet: bool = False,
+    recording: Mapping[str, Any] | None = None,
 ) -> set[str]:
     """Run the experiments of a grid, each in its own process, show their progress, and return the states at the end."""
-    from rich.console import Console
-
     from cuber.experiments.campaign import run_grid
     from cuber.experiments.devices import OnDevices
     from cuber.experiments.engines import RemoteEngine, open_engine
     from cuber.experiments.processes import LocalProcesses
+    from cuber.report.console import PlainConsole
     from cuber.report.live import GridLines, GridTable
     from cuber.report.terminal import show_outcome
 
     jobs = jobs or (1 if on is None else None)
-    console = Console()
+    console = PlainConsole()
     executor: LocalProcesses | RemoteEngine
     if on is not None:
         executor = open_engine(on, out)
     else:
         executor = OnDevices(jobs or 1, devices) if devices else LocalProcesses(jobs or 1)
     options: dict[str, Any] = {"retry": retry, "fresh": fresh, "join": join or on is not None, "jobs": jobs}
+    options["recording"] = recording
     signal.signal(signal.SIGTERM, lambda *_: executor.stop())
-    with (GridTable if console.is_terminal else GridLines)(console) as watch:
+    live: Any = nullcontext() if quiet else GridTable(console) if console.is_terminal else GridLines(console)
+    with live as watch:
         try:
             jobs_done = run_grid(cells, executor, watch=watch, **options)
         except BaseException:  # Ctrl-C, or the output was closed: all runs save and stop

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cuber.core.formatting import format_number
 from cuber.errors import CuberError
@@ -75,6 +76,7 @@ def run_grid(
     fresh: bool = False,
     join: bool = False,
     jobs: int | None = None,
+    recording: Mapping[str, Any] | None = None,
     watch: Callable[[Sequence[JobStatus]], None] | None = None,
 ) -> list[JobStatus]:
     """Run all experiments that are not finished; a resumed run keeps its number of threads.
@@ -85,6 +87,8 @@ def run_grid(
         fresh: Start all experiments over.
         join: Share the experiments with other processes: wait for those that others run, instead of refusing them.
         jobs: Maximum number of experiments that are submitted at a time (default: all).
+        recording: What runs write besides their results: ``log``, ``checkpoint_every`` and ``theory`` of
+            :func:`~cuber.experiments.processes.work`.
         watch: Called with all states about twice per second.
     """
     states = [JobStatus(cell) if fresh else _previous(cell, retry) for cell in cells]
@@ -104,7 +108,8 @@ def run_grid(
             queue.remove(job)
             if job.state == WAITING:
                 job.log_before = _log_size(job.cell)
-                futures[executor.submit(work, job.cell.experiment, job.cell.directory, fresh=fresh)] = job
+                how = {"fresh": fresh, **(recording or {})}
+                futures[executor.submit(work, job.cell.experiment, job.cell.directory, **how)] = job
         if futures:
             done = wait(futures, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done
         else:
@@ -153,8 +158,8 @@ def _previous(cell: Cell, retry: bool) -> JobStatus:
     if not any((cell.directory / name).exists() for name in (CONFIG, RESULT)):
         return job
     run = read(cell.directory)
-    if run.state == DAMAGED:
-        return job.update(FAILED, run.reason)
+    if run.state == DAMAGED:  # its files must be put right, or replaced by --fresh: --retry would not help
+        return job.update(REFUSED, run.reason)
     wanted = ready_for_toml(cell.experiment.expected())
     asked = {table: {**run.config.get(table, {}), **values} for table, values in wanted.items()}
     known = {table: values for table, values in run.config.items() if table in wanted}

@@ -15,6 +15,7 @@ from cuber import training
 from cuber.core.device import check_name, find_device
 from cuber.core.settings import Setting, check_values, is_number, settings_of, short
 from cuber.errors import CuberError, unknown
+from cuber.experiments.outside import find_benchmark
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
 from cuber.methods import METHODS, Method, find_method
 from cuber.streams import Stream
@@ -44,8 +45,31 @@ def _add_training_fields(cls: type) -> type:
 class Experiment:
     """Everything that decides a result, and how to compute it, validated; None: as the benchmark has it.
 
-    Besides the fields below it has those of TrainingConfig, such as ``epochs`` and ``lr``. ``settings`` are those of
-    the method, and ``options`` those of the stream.
+    Besides the arguments below it takes the training options, such as ``epochs``, ``lr`` and ``batch_size``, which are
+    described at :func:`cuber.learn`.
+
+    Args:
+        benchmark: Name of a benchmark, as in ``cuber list``.
+        method: Name of a method.
+        seed: Determines data, initial weights and the order of the samples.
+        tasks: Number of tasks, the first ones of the stream.
+        settings: Settings of the method, by name.
+        threads: Threads for torch.
+        device: Such as ``"cuda:1"`` (default: ``"cpu"``).
+        workers: Processes that read data (default: none besides this one).
+        train_per_task: Largest number of training samples of a task.
+        test_per_task: Largest number of test samples of a task.
+        protocol: Name of a protocol of the benchmark (default: its first).
+        options: Options of the benchmark's stream, by name.
+        data_dir: Where the downloads are.
+        boundaries: ``"detect"``: the learner is not told where tasks begin (default: it is).
+
+    Raises:
+        CuberError: A name is unknown or a value not allowed.
+
+    >>> experiment = Experiment("split-digits", "gpm", seed=1, tasks=2, epochs=3)
+    >>> experiment.training().epochs, len(experiment.stream())
+    (3, 2)
     """
 
     benchmark: str = next(iter(BENCHMARKS))
@@ -61,6 +85,7 @@ class Experiment:
     protocol: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     data_dir: str | None = None
+    boundaries: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("benchmark", "method", "protocol", "data_dir"):
@@ -76,8 +101,9 @@ class Experiment:
                 raise CuberError(f"{name} must be {limits.describe(0)}, not {short(value)}")
         if self.device is not None:
             check_name(self.device)
-        if self.benchmark not in BENCHMARKS:
-            raise unknown("benchmark", self.benchmark, BENCHMARKS)
+        if self.boundaries not in (None, "detect"):
+            raise unknown("choice of boundaries", str(self.boundaries), ("detect",))
+        find_benchmark(self.benchmark)
         find_method(self.method)
         check_seed(self.seed)
         check_values(self.method_class, self.settings)
@@ -92,7 +118,7 @@ class Experiment:
     @property
     def preset(self) -> Benchmark:
         """The benchmark of that name."""
-        return BENCHMARKS[self.benchmark]
+        return find_benchmark(self.benchmark)
 
     @property
     def method_class(self) -> type[Method]:
@@ -118,6 +144,9 @@ class Experiment:
         """Return the stream of the benchmark, with as many tasks and samples as asked for."""
         where = {"data_dir": self.data_dir} if self.preset.datasets else {}
         stream = self.preset.stream(self.seed, **where, **{**self._protocol().options, **self.options})
+        if not isinstance(stream, Stream):
+            raise CuberError(f"the stream of {self.benchmark} must be a cuber.Stream, not {short(stream)}")
+        stream = stream.renamed(self.benchmark)  # by which results are compared
         if self.tasks is not None:
             stream = stream.first(self.tasks)
         return stream.shrink(self.train_per_task, self.test_per_task, self.seed).with_notes(*self.notes())
@@ -128,7 +157,8 @@ class Experiment:
         protocol = self.protocol or next(iter(self.preset.protocols))
         defaults = {name: option.default for name, option in self.preset.options.items()}
         chosen = {**defaults, **self._protocol().options, **self.options}
-        return {name: getattr(self, name) for name in names} | {"protocol": protocol, "options": chosen}
+        found = {} if self.boundaries is None else {"boundaries": self.boundaries}  # not in configurations of old runs
+        return {name: getattr(self, name) for name in names} | {"protocol": protocol, "options": chosen} | found
 
     def expected(self) -> dict[str, dict[str, Any]]:
         """Return the tables of ``config.toml`` as far as they are known without the data."""
@@ -163,8 +193,17 @@ def run(
     """Build the stream, the network and the method of an experiment, and learn; the seed decides all three.
 
     Args:
+        experiment: What to run.
         directory: Where to keep the run; a run that was stopped is resumed, a finished one is only read.
+        progress: Called with each event of the run, as by :func:`cuber.learn`.
         theory: Also record how far the conditions of the theorems are met.
+
+    Returns:
+        The result.
+
+    >>> result = run(Experiment("split-digits", "finetune", tasks=2, epochs=1))
+    >>> len(result.accuracy), result.notes
+    (2, ['only 2 of 5 tasks', 'only 1 of 10 epochs'])
     """
     device = find_device(experiment.device or "cpu")
     stream = experiment.stream()
@@ -181,6 +220,7 @@ def run(
             about=experiment.about(),
             observer=training.TheoryRecorder(learner) if theory else None,
             workers=experiment.workers or 0,
+            boundaries=experiment.boundaries,
             **dataclasses.asdict(experiment.training()),
         )
 

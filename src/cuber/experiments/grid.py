@@ -15,6 +15,7 @@ from typing import Any
 from cuber.core.settings import settings_of, short
 from cuber.errors import CuberError
 from cuber.experiments.experiment import Experiment
+from cuber.runs.files import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -61,6 +62,7 @@ def grid(
         folder = Path(out) / "-".join([benchmark, *(f"{name}={value}" for name, value in first.options.items())])
         usual = first.protocol in (None, next(iter(first.preset.protocols)))
         variant = [method] if usual else [method, f"protocol={first.protocol}"]
+        variant += [f"boundaries={first.boundaries}"] if first.boundaries else []
         for values in itertools.product(*(swept[name] for name in own)):
             chosen = dict(zip(own, values, strict=True))
             changes = [f"{key}={value}" for key, value in chosen.items() if len(swept[key]) > 1]
@@ -80,10 +82,10 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
     A list in the table of settings is a list of values to try; if the values are lists, write a list of lists.
     """
     try:
-        given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        given = tomllib.loads(read_text(Path(path)))
     except OSError as error:
         raise CuberError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CuberError(f"{path} is not TOML: {error}") from error
     for key in given.keys() - set(KEYS):
         raise CuberError(f"{path}: '{key}' is not a key of a grid file (known: {', '.join(KEYS)})")
@@ -103,8 +105,8 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
         raise CuberError(f"{path}: {error}") from error
 
 
-def numbers(text: str) -> list[int]:
-    """Parse seeds.
+def numbers(text: str, what: str = "seed") -> list[int]:
+    """Parse seeds, or numbers of tasks.
 
     >>> numbers("0-2,7")
     [0, 1, 2, 7]
@@ -113,12 +115,12 @@ def numbers(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if match is None:
-            raise CuberError(f"seeds are given as 0-4 or 0,2,5, not '{text}'")
+            raise CuberError(f"{what}s are given as 0-4 or 0,2,5, not '{text}'")
         first, last = (int(number[:20]) for number in (match[1], match[2] or match[1]))  # more digits are invalid
         if last < first:
-            raise CuberError(f"'{part}' names no seed: the first comes before the last, as in 0-4")
+            raise CuberError(f"'{part}' names no {what}: the first comes before the last, as in 0-4")
         if last - first >= MOST_SEEDS:
-            raise CuberError(f"{short(part)} names more than {MOST_SEEDS} seeds: choose some of them")
+            raise CuberError(f"{short(part)} names more than {MOST_SEEDS} {what}s: choose some of them")
         found += range(first, last + 1)
     return found
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from cuber.core.docstrings import docstring
 from cuber.core.settings import settings_of
-from cuber.experiments.presets import BENCHMARKS
+from cuber.experiments.outside import all_benchmarks
 from cuber.methods import METHODS, Method, all_methods
 
 
@@ -19,10 +23,23 @@ class Entry:
     inherits: str | None = None  # the method whose settings it has, too
 
 
+def as_json(benchmarks: Sequence[Entry], methods: Sequence[Entry]) -> str:
+    """All entries as one JSON object, by kind and name; a setting has its value and a description."""
+    kinds = {"benchmarks": benchmarks, "methods": methods}
+    return json.dumps(
+        {kind: {entry.name: _plain(entry) for entry in entries} for kind, entries in kinds.items()}, indent=1
+    )
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    settings = [dict(zip(("name", "value", "help"), row, strict=True)) for row in entry.settings]
+    return {name: value for name, value in asdict(entry).items() if name != "name"} | {"settings": settings}
+
+
 def benchmarks() -> list[Entry]:
-    """All benchmarks with their training settings."""
+    """All benchmarks with their training settings; those of other packages come last."""
     entries = []
-    for benchmark in BENCHMARKS.values():
+    for benchmark in all_benchmarks().values():
         training = benchmark.training
         how = f"epochs {training.epochs}, batch size {training.batch_size}, lr {training.lr:g}"
         if training.patience is not None:
@@ -48,7 +65,7 @@ def methods() -> list[Entry]:
         parent = parents[-1] if parents else None
         inherited = settings_of(known[parent]) if parent else {}
         rows = [(key, str(default), what.help) for key, (default, what) in own.items() if key not in inherited]
-        entries.append(Entry(name, (method.__doc__ or "").strip().split("\n")[0].rstrip("."), rows, parent))
+        entries.append(Entry(name, docstring(method).split("\n")[0].rstrip("."), rows, parent))
     return entries
 
 

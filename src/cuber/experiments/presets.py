@@ -53,19 +53,38 @@ class StreamOption:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What ``cuber run NAME`` runs; entries of ``cuber.experiments.presets`` are known to the command line."""
+    """What ``cuber run NAME`` runs; other packages offer benchmarks by entry points in ``cuber.benchmarks``.
+
+    Args:
+        name: Name on the command line and in results.
+        help: A line for ``cuber list``.
+        stream: Returns the stream, from a seed, ``data_dir=`` if there are ``datasets``, and the ``options``.
+        network: Returns the model for a stream.
+        training: Training options.
+        protocols: Name -> changes to training, settings and options; the first is the default.
+        settings: Method name -> its settings, where they differ from the method's defaults. ``lr`` may be one.
+        for_all_methods: Settings of all methods that have them, also of those of other packages.
+        threads: Threads for torch; None: its default.
+        datasets: Names of the downloads that it reads from the data directory.
+        options: Options of the stream, by name.
+
+    >>> from cuber.streams import split_digits
+    >>> training = TrainingConfig(epochs=5, lr=0.05, batch_size=10)
+    >>> Benchmark("mine", "Five pairs of digits.", split_digits, backbone(64), training).training.epochs
+    5
+    """
 
     name: str
     help: str
-    stream: Callable[..., Stream]  # from a seed, ``data_dir`` if there are ``datasets``, and the ``options``
+    stream: Callable[..., Stream]
     network: Callable[[Stream], nn.Module]
     training: TrainingConfig
-    protocols: Mapping[str, Protocol]  # by name; the first is the default
-    settings: Settings = field(default_factory=dict)  # differences from the defaults of the methods
-    for_all_methods: Mapping[str, Any] = field(default_factory=dict)  # that have them; also those of other packages
-    threads: int | None = None  # for torch; None: its default
-    datasets: tuple[str, ...] = ()  # that it reads from the data directory
-    options: Mapping[str, StreamOption] = field(default_factory=dict)  # of the stream
+    protocols: Mapping[str, Protocol] = field(default_factory=lambda: {"usual": Protocol()})
+    settings: Settings = field(default_factory=dict)
+    for_all_methods: Mapping[str, Any] = field(default_factory=dict)
+    threads: int | None = None
+    datasets: tuple[str, ...] = ()
+    options: Mapping[str, StreamOption] = field(default_factory=dict)
 
 
 # Networks, all without biases

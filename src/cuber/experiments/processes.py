@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -20,7 +20,7 @@ from typing import Any
 from cuber.core.allocation import keep_freed_memory
 from cuber.errors import CuberError
 from cuber.experiments.experiment import Experiment, run
-from cuber.loggers import Logger
+from cuber.loggers import Logger, make_logger, open_at_once
 from cuber.runs.directory import OUTPUT, RunDirectory
 from cuber.runs.lock import RefusedError
 
@@ -35,12 +35,23 @@ class RunFailedError(CuberError):
     """A run failed; any executor can pickle this error."""
 
 
-def work(experiment: Experiment, directory: str | os.PathLike[str], *, fresh: bool = False) -> None:
+def work(
+    experiment: Experiment,
+    directory: str | os.PathLike[str],
+    *,
+    fresh: bool = False,
+    log: Sequence[str] = (),
+    checkpoint_every: int | None = None,
+    theory: bool = False,
+) -> None:
     """Run one experiment in its directory: the function that executors call."""
     with Output(Path(directory) / OUTPUT) as output:
-        held = RunDirectory(directory, fresh=fresh, keep_failures=True, loggers=[output])
+        loggers = [output, *(make_logger(name, Path(directory)) for name in log)]
+        held = RunDirectory(
+            directory, checkpoint_every=checkpoint_every, fresh=fresh, keep_failures=True, loggers=loggers
+        )
         try:
-            run(experiment, held)
+            run(experiment, held, theory=theory)
         except RefusedError:
             raise
         except CuberError as error:
@@ -63,13 +74,14 @@ class Output(Logger):
         return self
 
     def start(self, config: dict[str, Any], position: Any | None) -> None:
-        file = self._closing.enter_context(self._path.open("a", encoding="utf-8", buffering=1))
+        file = self._closing.enter_context(open_at_once(self._path, "a"))
         file.write(self._text.getvalue())
         self._text = io.StringIO()
         self._closing.enter_context(contextlib.redirect_stderr(file))
 
     def __exit__(self, *_: object) -> None:
-        self._closing.close()
+        with contextlib.suppress(OSError):  # of a full disk, which the run reports
+            self._closing.close()
         sys.stderr.write(self._text.getvalue())  # empty if the directory was locked
 
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from cuber.core.formatting import pluralize
 from cuber.errors import CuberError
+from cuber.runs import schema
 from cuber.runs.config_file import CONFIG, read_config
 from cuber.runs.directory import CHECKPOINT, ERROR, LOG, REPLACED
+from cuber.runs.files import read_text
 from cuber.runs.lock import is_held
 from cuber.runs.result import FILE_NAME as RESULT
 from cuber.training import Result
@@ -102,8 +104,10 @@ def _why_it_failed(directory: Path) -> str:
     """First line of the error of a failed run."""
     path = directory / ERROR
     try:
-        lines = str(json.loads(path.read_text(encoding="utf-8"))["message"]).splitlines()
-    except (OSError, ValueError, TypeError, KeyError) as error:  # whatever it was, the run can be tried again
+        values = json.loads(read_text(path))
+        schema.ERROR(values, "")
+        lines = values["message"].splitlines()
+    except (OSError, ValueError, RecursionError) as error:  # whatever it was, the run can be tried again
         return f"{path} is damaged, or not the error of a run ({error})"
     return lines[0] if lines else "no message"
 
@@ -111,20 +115,21 @@ def _why_it_failed(directory: Path) -> str:
 def progress(directory: Path) -> tuple[int, int]:
     """Number of learned tasks and of epochs of the next task, by the log; the last line of a killed run may be cut."""
     try:
-        lines = (directory / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(directory / LOG, errors="replace").splitlines()
     except OSError:
         return 0, 0
     for line in reversed(lines):
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, RecursionError):
             values = json.loads(line)
+            schema.EVENT(values, "")
             if values["event"] == "evaluation":
                 return values["task"] + 1, 0
             if values["event"] == "epoch":
-                return values["task"], values["epoch"]
+                return values["task"], values.get("epoch", 0)
     return 0, 0
 
 
 def tasks_of(config: Mapping[str, Any]) -> int | None:
     """Number of tasks in the configuration of a run."""
     tasks = config.get("stream", {}).get("tasks")
-    return len(tasks) if isinstance(tasks, list) else None
+    return None if tasks is None else len(tasks)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cuber import metrics
 from cuber.errors import CuberError, unknown
 from cuber.report import paper, statistics
-from cuber.report.model import Estimate, Group, Report, Variant, setting_text
+from cuber.report.model import OTHER_VIEWS, Estimate, Group, Report, Variant, setting_text
 from cuber.report.overview import overview
 from cuber.report.table import SEEDS, VARIANT, Column, Row, Table, estimate, number, paired, words
 
@@ -163,16 +163,16 @@ def _rows(benchmark: str, variant: Variant) -> list[Row]:
     orders = [[metrics.average_accuracy([row]) for row in result.reshuffled] for result in variant.results]
     deviations = [deviation for deviation in map(statistics.deviation, orders) if deviation is not None]
     told[ORDER.name] = fmean(deviations) if deviations else None
-    same = all(result.accuracy_bare in (None, result.accuracy) for result in variant.results)
-    if same or variant.figure("acc", bare=True) is None:
-        return [told]
-    return [told, _row(variant, figures, bare=True)]
+    bare_is_same = all(result.accuracy_bare in (None, result.accuracy) for result in variant.results)
+    views = [view for view in OTHER_VIEWS if variant.figure("acc", view) and not (view == "bare" and bare_is_same)]
+    return [told, *(_row(variant, figures, view) for view in views)]
 
 
-def _row(variant: Variant, figures: paper.Figures | None, *, bare: bool = False) -> Row:
-    row: Row = {"variant": variant.label + ", task not told" * bare, "seeds": len(variant.results)}
+def _row(variant: Variant, figures: paper.Figures | None, view: str = "told") -> Row:
+    label = f"{variant.label}, {OTHER_VIEWS[view].label}" if view in OTHER_VIEWS else variant.label
+    row: Row = {"variant": label, "seeds": len(variant.results)}
     for name, printed in zip(("acc", "bwt"), figures or (None, None), strict=True):
-        ours = variant.figure(name, bare=bare)
+        ours = variant.figure(name, view)
         difference = ours.mean - printed.mean if ours and printed and not variant.shrunk else None
         row |= {name: ours, f"paper_{name}": printed, f"{name}_difference": difference}
     return row

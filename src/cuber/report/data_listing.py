@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
+from cuber.core.formatting import pluralize
 from cuber.datasets.loading import INCOMPLETE, MISMATCH, MISSING, OK, PRESENT, UNKNOWN, FileCheck, Status
 
 COLORS = {PRESENT: "green", INCOMPLETE: "yellow", MISSING: "red", OK: "green", MISMATCH: "red", UNKNOWN: "yellow"}
@@ -39,21 +41,27 @@ def show_datasets(statuses: Iterable[Status], root: Path, console: Console) -> N
     console.print(table)
 
 
-def show_verdicts(name: str, verdicts: Iterable[FileCheck], console: Console) -> bool:
-    """Print each file's verdict as it comes, those without a checksum as a number; whether all is well."""
-    unknown, all_right = 0, True
+def show_verdicts(name: str, verdicts: Iterable[FileCheck], console: Console) -> Counter[str]:
+    """Print each file's verdict as it comes, those without a checksum as a number; return how many have which."""
+    counts: Counter[str] = Counter()
     for verdict in verdicts:
+        counts[verdict.state] += 1
         if verdict.state == UNKNOWN:
-            unknown += 1
             continue
-        all_right = all_right and verdict.state == OK
         line = Text.assemble(f"{name}  ", (verdict.state, COLORS[verdict.state]), f"  {verdict.path}")
         if verdict.state == MISMATCH:
             line.append(f"  (md5 {verdict.actual}, official {verdict.expected})")
         console.print(line, soft_wrap=True)
-    if unknown:
-        console.print(Text(f"{name}  {unknown:,} files that have no official checksum", style="dim"), soft_wrap=True)
-    return all_right
+    if counts[UNKNOWN]:
+        number = pluralize(counts[UNKNOWN], "file")
+        console.print(Text.assemble(f"{name}  ", (UNKNOWN, COLORS[UNKNOWN]), f"  {number}"), soft_wrap=True)
+    return counts
+
+
+def show_counts(counts: Mapping[str, int], console: Console) -> None:
+    """Print how many files have which verdict: "12 files: 10 ok, 1 differs, 1 no checksum"."""
+    shown = [f"{counts[state]:,} {state}" for state in (OK, MISMATCH, MISSING, UNKNOWN) if counts.get(state)]
+    console.print(Text(f"{pluralize(sum(counts.values()), 'file')}: {', '.join(shown)}"), soft_wrap=True)
 
 
 def _below(root: Path, path: Path) -> str:
@@ -64,7 +72,7 @@ class DownloadBar:
     """Progress bar with the interface that pooch expects."""
 
     def __init__(self, name: str, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         self.progress = Progress(*columns, console=console, transient=True)
         self.task = self.progress.add_task(name, total=None)
 

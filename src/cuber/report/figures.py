@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from cuber.report import regime_map
+from cuber.report.curves import QUANTITIES, curves_of
 from cuber.report.drawing import AREAS, COLORS, LIGHT, WIDTH, Mark, method_place, save, styled
 from cuber.report.model import Estimate, Group, Report, Variant
 from cuber.report.theory_conditions import PREDICTORS, points
@@ -25,6 +27,8 @@ Marks = Mapping[str, Mark]
 
 CHARACTER, LEGEND_ROW = 0.065, 0.17
 """Approximate width of a character and height of a row in inches."""
+MOST_BANDS = 5
+"""With more variants, bands of deviations would cover each other; the tables have the deviations."""
 LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 1.2}
 """Line style for tasks that were learned all at once."""
 WHISKERS: dict[str, Any] = {"elinewidth": 1.0, "capsize": 2.5}
@@ -104,19 +108,58 @@ def accuracy_evolution(group: Group, marks: Marks) -> Figure | None:
     names = group.task_names
     if len(names) < 2 or all(variant.at_once for variant in group.variants):
         return None
-    figure, panels = _make_panels(len(names))
-    percent = bool(group.metric.unit)
+    shown = [task for task in range(len(names) - 1) if group.shows(task)]
+    figure, panels = _make_panels(1 + len(shown))
+    style = {"percent": bool(group.metric.unit), "band": len(group.variants) <= MOST_BANDS}
     for variant in group.variants:
-        _draw(panels[0], variant.mean_over_seen, marks[variant.label], level=variant.at_once, percent=percent)
-    panels[0].set_title("mean over the tasks seen", fontweight="bold")
-    for task, axes in enumerate(panels[1:]):
-        axes.set_title(shorten(f"task {task}" + (f": {names[task]}" if names[task] else ""), 26))
+        _draw(panels[0], variant.mean_over_seen, marks[variant.label], level=variant.at_once, **style)
+    panels[0].set_title("mean over tasks seen", fontweight="bold")
+    for task, axes in zip(shown, panels[1:], strict=True):
+        axes.set_title(shorten(f"task {task}" + (f": {names[task]}" if names[task] else ""), _title_length(panels)))
         for variant in group.variants:
             if task < variant.tasks:
                 mark, values = marks[variant.label], [row[task] for row in variant.matrix]
-                _draw(axes, values, mark, level=variant.at_once, percent=percent)
+                _draw(axes, values, mark, level=variant.at_once, **style)
     _share_axes(figure, "accuracy (%)" if group.metric.unit else group.metric.title, last=len(names) - 1)
     _add_legend(figure, group.variants, marks)
+    return figure
+
+
+def training_curves(group: Group, marks: Marks) -> Figure | None:
+    """Training loss and validation accuracy after each epoch, task after task."""
+    drawn = {quantity: curves_of(group, quantity) for quantity in QUANTITIES}
+    drawn = {quantity: curves for quantity, curves in drawn.items() if curves}
+    if not drawn:
+        return None
+    places = [place for curves in drawn.values() for curve in curves.values() for place in curve]
+    epochs = {task: max(epoch for other, epoch in places if other == task) for task, _ in places}
+    tasks = sorted(epochs)
+    figure = Figure((WIDTH, 0.6 + 1.9 * len(drawn)), layout="constrained")
+    titles = {"train_loss": "training loss", "validation_accuracy": f"validation {group.metric.title}"}
+    for axes, (quantity, curves) in zip(
+        figure.subplots(len(drawn), 1, sharex=True, squeeze=False).flat, drawn.items(), strict=True
+    ):
+        axes.set_ylabel(titles[quantity])
+        for label, curve in curves.items():
+            for column, task in enumerate(tasks):  # a line for each task
+                points = [
+                    (column + epoch / epochs[task], value.mean)
+                    for (other, epoch), value in curve.items()
+                    if other == task
+                ]
+                if points:
+                    style: dict[str, Any] = {"marker": marks[label].marker if len(points) == 1 else ""}
+                    axes.plot(
+                        *zip(*points, strict=True), color=marks[label].color, linestyle=marks[label].dashes, **style
+                    )
+        axes.set_xticks([column + 0.5 for column in range(len(tasks))], [str(task) for task in tasks])
+        axes.grid(visible=False, axis="x")
+        axes.set_xlim(0, len(tasks))
+        for column in range(1, len(tasks)):
+            axes.axvline(column, color=LIGHT["line"], linewidth=0.6, zorder=0)
+    figure.supxlabel("epochs of task", fontsize=8, color=LIGHT["quiet"])
+    labels = {label for curves in drawn.values() for label in curves}
+    _add_legend(figure, [variant for variant in group.variants if variant.label in labels], marks, markers=False)
     return figure
 
 
@@ -140,6 +183,22 @@ def prediction(group: Group, marks: Marks) -> Figure | None:
     return figure
 
 
+def regime_maps(group: Group, marks: Marks) -> Figure | None:
+    """One panel per variant and layer: how many seeds had each old task in each regime."""
+    shown = regime_map.maps(group.variants)
+    if not shown:
+        return None
+    figure, panels = _make_panels(len(shown))
+    several = len({variant.label for variant, _ in shown}) > 1
+    for axes, (variant, layer) in zip(panels, shown, strict=True):
+        regime_map.draw_map(axes, variant, layer)
+        axes.set_title(shorten(f"{variant.label}, {layer}" if several else layer, _title_length(panels)))
+    figure.supxlabel("old task", fontsize=8, color=LIGHT["quiet"])
+    figure.supylabel("new task", fontsize=8, color=LIGHT["quiet"])
+    figure.legend(handles=regime_map.handles(), loc="outside upper left", ncols=4, handlelength=1.0)
+    return figure
+
+
 # Pools, memory and time
 
 
@@ -151,7 +210,7 @@ def pool_sizes(group: Group, marks: Marks) -> Figure | None:
     figure, panels = _make_panels(len(layers))
     users = [variant for variant in group.variants if variant.layers]
     for axes, layer in zip(panels, layers, strict=True):
-        axes.set_title(shorten(layer, 28))
+        axes.set_title(shorten(layer, _title_length(panels)))
         for variant in users:
             _draw(axes, variant.pool(layer, unit=layers[layer] / 100), marks[variant.label])
     _share_axes(figure, "in the pool (%)", last=len(group.task_names) - 1)
@@ -196,7 +255,9 @@ def time_bars(group: Group, marks: Marks) -> Figure:
 FIGURES = {
     "acc-against-bwt": (acc_against_bwt, "Final {metric} and backward transfer"),
     "accuracy-evolution": (accuracy_evolution, "{Metric} of each task while later tasks are learned"),
+    "training-curves": (training_curves, "Training of each task"),
     "conditions": (prediction, "Does agreement of gradients predict backward transfer?"),
+    "regimes": (regime_maps, "Regimes of old tasks, by layer: the share of seeds in each"),
     "pool-sizes": (pool_sizes, "Growth of the pools of protected directions"),
     "memory": (memory_bars, "Memory after the last task"),
     "time": (time_bars, "Training time"),
@@ -233,18 +294,31 @@ def _make_panels(number: int, *, share_x: bool = True) -> tuple[Figure, list[Axe
     return figure, panels[:number]
 
 
+def _title_length(panels: Sequence[Axes]) -> int:
+    """Characters that fit above a panel."""
+    columns = panels[0].get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
+    return int((WIDTH - 0.6) / columns / CHARACTER) - 3
+
+
 def _draw(
-    axes: Axes, values: Iterable[Estimate | None], mark: Mark, *, level: bool = False, percent: bool = True
+    axes: Axes,
+    values: Iterable[Estimate | None],
+    mark: Mark,
+    *,
+    level: bool = False,
+    percent: bool = True,
+    band: bool = True,
 ) -> None:
-    """A line through means with a band of one deviation; ``level``: a horizontal line instead."""
+    """A line through means, with a band of one deviation; ``level``: a horizontal line instead."""
     least, most = (0.0, 100.0) if percent else (-math.inf, math.inf)
     known = [(place, value) for place, value in enumerate(values) if value is not None]
     if level:
         axes.axhline(known[0][1].mean, color=mark.color, **LEVEL)
         return
     places, means = [place for place, _ in known], [value.mean for _, value in known]
-    axes.plot(places, means, color=mark.color, linestyle=mark.dashes, marker=mark.marker)
-    if any(value.deviation for _, value in known):
+    size: dict[str, Any] = {} if band else {"markersize": 2.8}
+    axes.plot(places, means, color=mark.color, linestyle=mark.dashes, marker=mark.marker, **size)
+    if band and any(value.deviation for _, value in known):
         low = [max(least, value.mean - (value.deviation or 0)) for _, value in known]
         high = [min(most, value.mean + (value.deviation or 0)) for _, value in known]
         axes.fill_between(places, low, high, color=mark.color, alpha=0.16, linewidth=0)
@@ -258,12 +332,17 @@ def _share_axes(figure: Figure, y: str, last: int) -> None:
     figure.supylabel(y, fontsize=8, color=LIGHT["quiet"])
 
 
-def _add_legend(figure: Figure, variants: Sequence[Variant], marks: Marks, *, lines: bool = True) -> None:
+def _add_legend(
+    figure: Figure, variants: Sequence[Variant], marks: Marks, *, lines: bool = True, markers: bool = True
+) -> None:
     """Add a legend above the figure and enlarge the figure by its height."""
     handles = []
     for variant in variants:
         mark = marks[variant.label]
-        style: dict[str, Any] = {"linestyle": mark.dashes if lines else "none", "marker": mark.marker}
+        style: dict[str, Any] = {
+            "linestyle": mark.dashes if lines else "none",
+            "marker": mark.marker if markers else "",
+        }
         if variant.at_once:
             style = LEVEL
         handles.append(Line2D([], [], color=mark.color, label=shorten(variant.label), **style))

@@ -67,11 +67,10 @@ def _terminal_table(table: Table, console: Console) -> TerminalTable:
 
 def _unfinished(run: RunRecord) -> str:
     """One line: "runs/a (cuber on split-digits, seed 1): incomplete, 2 of 5 tasks learned"."""
-    reason = " ".join(run.reason.split())
-    if reason.startswith(str(run.directory)):  # messages about damaged files name them
-        return reason
+    if run.reason.startswith(str(run.directory)):  # messages about damaged files name them
+        return run.reason
     name = f" ({run.name})" if run.name else ""
-    return f"{run.directory}{name}: {run.state}, {reason}"
+    return f"{run.directory}{name}: {run.state}, {run.reason}"
 
 
 def markdown(comparison: Comparison) -> str:

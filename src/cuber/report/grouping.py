@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+from cuber.core.encoding import printable, printable_values
 from cuber.core.settings import is_number, settings_of
 from cuber.datasets import OFFICIAL_SIZE
 from cuber.errors import CuberError
@@ -41,7 +43,7 @@ def make_report(runs: Iterable[RunRecord]) -> Report:
     >>> make_report([])
     Report(groups=[], unfinished=[])
     """
-    runs = list(runs)
+    runs = [_printable(run) for run in runs]
     by_stream: dict[tuple[str, int, tuple[str, ...], Measure], list[Finished]] = {}
     for run in runs:
         if run.result is not None:
@@ -51,13 +53,22 @@ def make_report(runs: Iterable[RunRecord]) -> Report:
     return Report(groups, [run for run in runs if run.result is None])
 
 
+def _printable(run: RunRecord) -> RunRecord:
+    """A run with names that tables, figures and pages can show: files may hold any text."""
+    result = run.result and Result.from_dict(printable_values(run.result.plain()))
+    directory = printable(str(run.directory))
+    reason = printable(" ".join(run.reason.replace(str(run.directory), directory).split()))
+    return replace(run, directory=Path(directory), config=printable_values(run.config), result=result, reason=reason)
+
+
 def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) -> Group:
     variants, notes = [], []
     methods = {result.method for _, result in finished}
     for method in sorted(methods, key=lambda name: (METHODS.index(name) if name in METHODS else len(METHODS), name)):
         for changes, members in _split([one for one in finished if one[1].method == method]):
             by_seed, repeated = _by_seed(members)
-            variants.append(Variant(method, changes, by_seed))
+            directories = {one.seed: run.directory for run, one in members if one is by_seed[one.seed]}
+            variants.append(Variant(method, changes, by_seed, directories))
             notes += [f"{variants[-1].label}: {sentence}" for sentence in repeated]
     if benchmark in PAPER_NAMES:
         notes += [sentence for variant in variants for sentence in _departures(benchmark, variant)]
@@ -67,7 +78,14 @@ def _group(benchmark: str, stream: tuple[str, ...], finished: list[Finished]) ->
 def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished]]]:
     """Split the runs of one method by the settings in which they differ."""
     features = [
-        {**run.about, **run.about.get("options", {}), **_missing(result), **result.settings, **result.training}
+        {
+            **run.about,
+            **run.about.get("options", {}),
+            **_missing(result),
+            **result.settings,
+            **result.training,
+            "tests": len(result.accuracy),
+        }
         for run, result in finished
     ]
     names = dict.fromkeys(name for values in features for name in values if name not in NOT_IN_LABELS)
@@ -107,10 +125,13 @@ def _follow(name: str, others: Sequence[str], features: Sequence[Mapping[str, An
 
 
 def _by_seed(finished: list[Finished]) -> tuple[dict[int, Result], list[str]]:
-    """Results by seed; where a seed occurs more than once, the first run is used and a note says so."""
+    """Results by seed; where a seed occurs more than once, one run is used and a note says so.
+
+    It is the first that has recorded the conditions of the theorems, or the first.
+    """
     first: dict[int, Finished] = {}
     notes = []
-    for run, result in finished:
+    for run, result in sorted(finished, key=lambda one: not one[1].theory):
         used, known = first.setdefault(result.seed, (run, result))
         if used is not run:
             same = "the same" if known.accuracy == result.accuracy else "different"

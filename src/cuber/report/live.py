@@ -48,7 +48,11 @@ class Bars(Progress):
 
     def __init__(self, console: Console) -> None:
         bar = BarColumn(bar_width=None, complete_style="cyan", finished_style="green")
-        columns = (TextColumn("{task.description}", markup=False), bar, TextColumn("{task.fields[figures]}"))
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            bar,
+            TextColumn("{task.fields[figures]}", markup=False),
+        )
         super().__init__(*columns, console=console, auto_refresh=False, expand=True)
         self._bars: dict[int | None, TaskID] = {}
         self._refreshed = 0.0

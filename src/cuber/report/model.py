@@ -5,14 +5,16 @@ A `Report` has one `Group` per stream, a group one `Variant` per method and sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cuber import metrics
+from cuber.errors import CuberError, unknown
 from cuber.report.statistics import deviation
 
 if TYPE_CHECKING:
@@ -26,6 +28,19 @@ FIGURES: Mapping[str, Callable[[metrics.Matrix], float | None]] = {
 MISSING = "–"
 MACHINE = ("cuber", "torch", "python", "system", "processor", "device", "threads")
 """What training times depend on."""
+
+
+class View(NamedTuple):
+    """How figures are called for which the task of a test sample is not told."""
+
+    label: str
+    meaning: str
+
+
+OTHER_VIEWS = {
+    "inferred": View("task inferred", "with the task that is inferred from each sample"),
+    "bare": View("task not told", "with the final weights, without telling the network which task it is"),
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,8 @@ class Variant:
     changes: Mapping[str, Any]
     """Settings that differ from those of the other variants of the method."""
     by_seed: Mapping[int, Result]
+    directories: Mapping[int, Path] = field(default_factory=dict)
+    """The run directory of each seed, which has the training curves."""
 
     @property
     def label(self) -> str:
@@ -106,9 +123,9 @@ class Variant:
         both = [(ours, theirs[seed]) for seed, ours in self.by_seed.items() if seed in theirs]
         return [(ours, result) for ours, result in both if ours.tasks == result.tasks]
 
-    def figure(self, name: str, *, bare: bool = False) -> Estimate | None:
-        """ACC, BWT or forgetting over the seeds; ``bare``: of the bare weights, without telling the task."""
-        matrices = [result.accuracy_bare if bare else result.accuracy for result in self.results]
+    def figure(self, name: str, view: str = "told") -> Estimate | None:
+        """ACC, BWT or forgetting over the seeds, with the task "told", "inferred" or not used at all ("bare")."""
+        matrices = [result.matrix(view) for result in self.results]
         if name == "acc":
             return Estimate.of(None if matrix is None else metrics.average_accuracy(matrix) for matrix in matrices)
         figure, oriented = FIGURES[name], self.metric.oriented
@@ -171,6 +188,8 @@ class Group:
     """Notes about the stream, for example that only some of its tasks were learned."""
     notes: Sequence[str] = ()
     """What a reader of the tables must know."""
+    shown_tasks: Collection[int] | None = None
+    """Tasks in figures by task; None: all."""
 
     @property
     def title(self) -> str:
@@ -196,6 +215,10 @@ class Group:
         tasks = zip_longest(*(result.tasks for result in self.results))
         names = [{task["name"] for task in by_result if task is not None} for by_result in tasks]
         return [one.pop() if len(one) == 1 else "" for one in names]
+
+    def shows(self, task: int) -> bool:
+        """Return whether figures by task show this one."""
+        return self.shown_tasks is None or task in self.shown_tasks
 
     @property
     def all_notes(self) -> list[str]:
@@ -250,6 +273,36 @@ class Report:
     def runs(self) -> int:
         """Number of finished runs that are counted."""
         return sum(len(group.results) for group in self.groups)
+
+    def only(self, names: Sequence[str]) -> Report:
+        """The report with the variants of these labels or methods alone, and without groups that have none of them.
+
+        Raises:
+            CuberError: No run has one of the names.
+        """
+        known = dict.fromkeys(
+            name for group in self.groups for one in group.variants for name in (one.method, one.label)
+        )
+        for name in names if self.groups else ():
+            if name not in known:
+                raise unknown("method", name, known)
+        groups = []
+        for group in self.groups:
+            chosen = [one for one in group.variants if one.method in names or one.label in names]
+            groups += [replace(group, variants=chosen)] if chosen else []
+        return replace(self, groups=groups)
+
+    def showing(self, tasks: Collection[int]) -> Report:
+        """The report with these tasks alone in figures by task.
+
+        Raises:
+            CuberError: No group has one of the tasks.
+        """
+        most = max((len(group.task_names) for group in self.groups), default=0)
+        for task in tasks if self.groups else ():
+            if task >= most:
+                raise CuberError(f"there is no task {task}: the longest stream has tasks 0 to {most - 1}")
+        return replace(self, groups=[replace(group, shown_tasks=tasks) for group in self.groups])
 
 
 def setting_text(value: Any) -> str:

@@ -12,8 +12,8 @@ from markupsafe import Markup
 from cuber.metrics import change_of_old_tasks
 from cuber.report import drawing
 from cuber.report.comparison import TABLES, compare
-from cuber.report.figures import Marks, comparisons, marks_of
-from cuber.report.model import MISSING, Estimate, Group, Report, Variant
+from cuber.report.figures import MOST_BANDS, Marks, comparisons, marks_of
+from cuber.report.model import MISSING, OTHER_VIEWS, Estimate, Group, Report, Variant
 from cuber.report.table import Table
 from cuber.report.theory_conditions import CONDITIONS, PREDICTORS, all_pairs, summary_row
 from cuber.report.typography import VISIBLE, estimate_text, memory_text, number, seeds_text, time_text, typeset
@@ -46,6 +46,7 @@ def render(report: Report, against: str | None = None) -> str:
         light=drawing.LIGHT,
         dark=drawing.DARK,
         visible=VISIBLE,
+        most_bands=MOST_BANDS,
         conditions=list(CONDITIONS),
         predictors=list(PREDICTORS),
         most_views=1 + max((len(variant.results) for group in report.groups for variant in group.variants), default=0),
@@ -68,7 +69,11 @@ def _group(group: Group, name: str, marks: Marks, tables: Sequence[Table]) -> di
         "pictures": pictures,
         "metric": group.metric,
         "limits": (min(accuracies), max(accuracies)),
-        "with_bare": any(variant.figure("acc", bare=True) for variant in group.variants),
+        "views": {
+            view: about
+            for view, about in OTHER_VIEWS.items()
+            if any(variant.figure("acc", view) for variant in group.variants)
+        },
         "accuracy": [(variant, _accuracy_views(variant)) for variant in group.variants],
         "regimes": [(variant, _regime_views(variant)) for variant in group.variants if variant.regimes - {1}],
         "predictions": [

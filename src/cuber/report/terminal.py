@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuber import metrics
-from cuber.core.formatting import format_number
+from cuber.core.formatting import format_number, pluralize
 from cuber.report.typography import NO_BREAK, VISIBLE, memory_text
 
 if TYPE_CHECKING:
@@ -51,15 +51,34 @@ def show_result(result: Result, console: Console) -> None:
 def show_summary(result: Result, console: Console) -> None:
     """Print ACC, BWT, forgetting, time, memory and notes."""
     lines = [Text(f"{_figures(result.accuracy, result.metric)}  time {sum(result.seconds):.1f} s", style="bold")]
-    if result.accuracy_bare is not None:
-        lines.append(Text(f"{_figures(result.accuracy_bare, result.metric)}  with bare weights (task not told)"))
+    others = {"the inferred task": result.accuracy_inferred, "bare weights (task not told)": result.accuracy_bare}
+    for what, matrix in others.items():
+        if matrix is not None:
+            lines.append(Text(f"{_figures(matrix, result.metric)}  with {what}"))
     kinds = ", ".join(f"{kind} {memory_text(size)}" for kind, size in result.bytes[-1].items() if size)
     total = memory_text(sum(result.bytes[-1].values()))
     lines.append(Text(f"memory {total}{f' ({kinds})' if kinds else ''}".replace(NO_BREAK, " ")))
+    if result.boundaries is not None:
+        lines += map(Text, boundary_lines(result.boundaries))
     if result.notes:
         lines.append(Text(f"note: {'; '.join(result.notes)}", style="yellow"))
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def boundary_lines(boundaries: dict[str, Any]) -> list[str]:
+    """Describe which changes of task were noticed, with what delay, and what the tasks of the stream were taken for."""
+    changes, delays = boundaries["changes"], boundaries["delays"]
+    noticed = [delay for delay in delays if delay is not None]
+    slowest = f" (in batch {max(noticed) + 1} after it or earlier)" if noticed else ""
+    drifts = sum(each["kind"] == "drift" for each in boundaries["found"])
+    alarms = pluralize(boundaries["false_alarms"], "false alarm")
+    taken = ", ".join(f"{position} as {task}" for position, task in enumerate(boundaries["answers"]))
+    return [
+        f"boundaries: {len(noticed)} of {len(changes)} changes noticed{slowest}; "
+        f"{alarms}, {pluralize(drifts, 'drift')}",
+        f"tasks of the stream, and the numbers under which they were learned: {taken}",
+    ]
 
 
 def _figures(matrix: metrics.Matrix, metric: metrics.Measure) -> str:
@@ -78,12 +97,13 @@ def _accuracy_table(result: Result) -> Table:
     gains = [metric.gain(own[task], result.accuracy[-1][task] or 0.0) for task in old]
     changes = [Text(f"{format_number(gain, f'+{_form(metric)}')} ", style=_style(gain, metric)) for gain in gains]
     show = partial(_value, metric)
-    bare = [] if result.accuracy_bare is None else list(map(show, result.accuracy_bare[-1]))
+    titles = {"bare weights": result.accuracy_bare, "task inferred": result.accuracy_inferred}
+    others = {title: list(map(show, matrix[-1])) for title, matrix in titles.items() if matrix is not None}
     names = [Text(f"{task} {about['name']}") for task, about in enumerate(result.tasks)]
     if len(own) > MOST_COLUMNS:
         final = list(map(show, result.accuracy[-1], own))
         learned = list(map(show, own)) if changes else []
-        columns = {"task": names, "when learned": learned, "final": final, "change": changes, "bare weights": bare}
+        columns = {"task": names, "when learned": learned, "final": final, "change": changes, **others}
         shown = {title: cells for title, cells in columns.items() if cells}
         table = _table(*shown)
         for line in zip_longest(*shown.values(), fillvalue=Text("")):
@@ -95,7 +115,7 @@ def _accuracy_table(result: Result) -> Table:
     for name, row in zip(after, result.accuracy, strict=False):
         table.add_row(name, *map(show, row, own))
     table.add_section()
-    for title, cells in (("change", changes), ("bare weights", bare)):
+    for title, cells in {"change": changes, **others}.items():
         if cells:
             table.add_row(title, *cells)
     return table

@@ -22,7 +22,9 @@ PREDICTORS = {
     "agreement": "agreement over the whole task, −⟨old gradient, change of weights⟩",
 }
 CONDITIONS: Mapping[str, Callable[[LayerConditions], bool]] = {
-    "ratio ≥ 0.71": lambda one: one["ratio"] >= 0.5**0.5,  # the smallest that theorem 2 (1) allows, for any step size
+    "ratio ≥ 0.71": lambda one: (
+        (one["ratio"] or 0) >= 0.5**0.5
+    ),  # the smallest that theorem 2 (1) allows, for any step size
     "cosine > 0": lambda one: (one["cosine"] or 0) > 0,
     "enough for theorem 1": lambda one: None not in (one["cosine"], one["eps2"]) and one["cosine"] >= one["eps2"],
 }
@@ -78,7 +80,7 @@ def summary_row(variant: Variant) -> dict[str, Any]:
     """Percentages of conditions that held, the most steps covered, and rank correlations with the change."""
     conditions = [one for pair in all_pairs(variant) for one in pair.layers]
     shares = {heading: 100 * fmean(map(holds, conditions)) for heading, holds in CONDITIONS.items()}
-    steps = max(steps_covered(one, variant.chosen["lr"]) for one in conditions)
+    steps = max(steps_covered(one, variant.results[0].training["lr"]) for one in conditions)
     known = {name: points(variant, name) for name in PREDICTORS}
     ranks = {name: rank_correlation([x for x, _ in known[name]], [y for _, y in known[name]]) for name in PREDICTORS}
     return {"count": len(conditions), **shares, "steps": steps, **ranks}

@@ -82,11 +82,10 @@ def memory_text(size: float) -> str:
 
 
 def shorten(text: str, longest: int = 44) -> str:
-    """A printable name without its middle if it is too long: names often differ only at the end.
+    """A name without its middle if it is too long: names often differ only at the end.
 
     >>> shorten("backbone.layer4.1.conv2", 12)
     'backb….conv2'
     """
-    text = "".join(character if character.isprintable() else "�" for character in text)
     end = longest // 2
     return text if len(text) <= longest else f"{text[: longest - 1 - end]}…{text[-end:]}"

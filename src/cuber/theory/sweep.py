@@ -20,6 +20,10 @@ STEP_SIZE_FACTOR = 0.9
 """Default step size, relative to the limit of theorem 1."""
 DIMENSION, RANK, SAMPLES, HIDDEN = 12, 4, 40, 6
 NOISE = 0.1
+MOST_ANGLES, MOST_STEPS = 1000, 10_000
+"""Bounds on what a sweep computes and draws."""
+LARGEST_STEP_SIZE = 1e6
+"""The theorems allow less than 10 in these problems; with more than this, squares are soon infinite."""
 POINTS = 4
 """Number of gradient steps on the new task at which the constants of a network are estimated."""
 
@@ -141,10 +145,15 @@ def sweep(
     The default step size is 0.9 times the limit of theorem 1 at each angle, or of its other conditions where the
     cosine is too small for the theorem.
     """
-    if angles < 2 or steps < 1:
-        raise CuberError(f"a sweep takes at least 2 angles and 1 step, not {angles} and {steps}")
-    if step_size is not None and not (step_size > 0 and math.isfinite(step_size)):
-        raise CuberError(f"the step size must be a number above 0, not {step_size:g}")
+    for value, least, most, what in (
+        (angles, 2, MOST_ANGLES, "angles"),
+        (steps, 1, MOST_STEPS, "steps"),
+        (old_steps, 0, MOST_STEPS, "steps of the old task"),
+    ):
+        if not least <= value <= most:
+            raise CuberError(f"a sweep takes {least} to {most:,} {what}, not {value}")
+    if step_size is not None and not 0 < step_size <= LARGEST_STEP_SIZE:
+        raise CuberError(f"the step size must be above 0 and at most {LARGEST_STEP_SIZE:g}, not {step_size:g}")
     results = []
     for place in range(angles):
         degrees = 180.0 * place / (angles - 1)
