@@ -33,10 +33,10 @@ bench-quick: setup
 results: setup
 	$(BIN)/python -m benchmarks.results "$(RUNS)"
 
-# The documentation site, in build/docs.
+# The documentation site, in build/docs. Its notebooks are executed, and call cuber as a shell command.
 docs: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m sphinx -W -n --keep-going -b html docs build/docs
 
 lint: setup
 	$(BIN)/ruff check .

@@ -28,8 +28,10 @@ html_css_files = ["site.css"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
-nb_execution_timeout = 120
+nb_execution_in_temp = True  # notebooks write runs
+nb_execution_timeout = 300
 nb_execution_raise_on_error = True
+nb_merge_streams = True  # the lines of a command in one box
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
