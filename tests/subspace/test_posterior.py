@@ -44,6 +44,14 @@ def test_too_certain_densities_are_corrected() -> None:
     assert single.probabilities(single.log_densities(vectors(0))).tolist() == [[1.0]] * 400
 
 
+def test_a_single_odd_vector_does_not_decide_how_certain_the_others_are() -> None:
+    densities, odd = TaskDensities("first"), vectors(1)
+    odd[0] = vectors(0)[0] + torch.tensor([30.0, 0, 0, 0, 0, 0])  # in the density of task 0, by far
+    for task, own in enumerate([vectors(0), odd, vectors(2)]):
+        densities.add_task(task, own)
+    assert densities.power == pytest.approx(1, abs=0.3)
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.2])
 def test_own_vectors_are_not_accepted_at_the_promised_rate(rate: float) -> None:
     densities = learned()

@@ -17,9 +17,6 @@ POWERS = torch.logspace(0, -4, 41, dtype=torch.float64)
 """What log densities may be multiplied by. Real inputs are not normally distributed, and their coordinates depend on
 each other more than a density knows, so densities alone would be far too certain."""
 
-OUTLIERS = 0.01
-"""Share of vectors that may have any task when powers are compared: else a single odd one would decide."""
-
 
 @dataclass
 class TaskDensities:
@@ -29,7 +26,8 @@ class TaskDensities:
         layer: the layer whose inputs they describe; empty before the first task.
         densities: task -> density; None where the task has none.
         scores: task -> log densities of its own vectors, ascending, each from a density that has not seen the vector.
-        losses: task -> mean log loss of its own vectors among all tasks so far, for each of ``POWERS``.
+        losses: task -> mean Brier score of its own vectors among all tasks so far, for each of ``POWERS``: the squared
+            distance between probabilities and truth. It is bounded, so that no single odd vector decides.
     """
 
     layer: str = ""
@@ -53,12 +51,11 @@ class TaskDensities:
             return
         unseen = held_out_scores(vectors)
         logs = torch.cat([self.log_densities(vectors), unseen.unsqueeze(1)], dim=1)
-        powers = POWERS.to(logs.device)
-        right = torch.stack([(power * logs).softmax(1)[:, -1] for power in powers])
-        own = ((1 - OUTLIERS) * right + OUTLIERS / logs.shape[1]).log().mean(1)
+        truth = torch.eye(logs.shape[1], dtype=logs.dtype, device=logs.device)[-1]
+        found = torch.stack([(power * logs).softmax(1) for power in POWERS.to(logs.device)])
         self.densities.append(Density.fit(vectors))
         self.scores.append(unseen.sort().values.to(vectors.device, torch.float32))
-        self.losses.append(-own.to(vectors.device, torch.float32))
+        self.losses.append((found - truth).square().sum(2).mean(1).to(vectors.device, torch.float32))
 
     @property
     def power(self) -> float:
