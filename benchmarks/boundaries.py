@@ -26,7 +26,7 @@ from cuber.experiments import Experiment, run
 from cuber.experiments.grid import numbers
 from cuber.experiments.presets import BENCHMARKS
 from cuber.streams.unmarked import UnmarkedStream
-from cuber.subspace import Calibration, ChangeTest, log_bets
+from cuber.subspace import Calibration, TwoSidedTest
 
 EPOCHS = {"permuted-digits": 5, "permuted-mnist": 5, "five-datasets": 5}
 """Passes over each task's samples."""
@@ -135,11 +135,11 @@ def laws(runs: int, batches: int = 400, size: int = 10, alpha: float = 0.05) -> 
 
 def _martingale(draw: Callable[[torch.Generator, int], Tensor], seed: int, batches: int, size: int) -> Iterator[float]:
     random = torch.Generator().manual_seed(seed)
-    calibration, test = Calibration.around(draw(random, 200)), ChangeTest()
+    calibration, test = Calibration.around(draw(random, 200)), TwoSidedTest()
     for _ in range(batches):
         bins = calibration.bins(draw(random, size))
         ties = torch.rand(size, dtype=torch.float64, generator=random)
-        test.add(float(log_bets(calibration.p_values(bins, ties, add=True)).sum()))
+        test.add(calibration.p_values(bins, ties, add=True))
         yield test.log_evidence
 
 

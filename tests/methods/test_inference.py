@@ -143,6 +143,17 @@ def test_where_batches_are_normalized_by_themselves_a_group_has_its_own_statisti
         assert torch.allclose(output[:-1], model(group), atol=1e-6)
     with learner.as_task(1) as model:
         assert torch.allclose(output[-1], model(torch.cat([group, single]))[-1], atol=1e-6)
+    with pytest.raises(CuberError, match="predict: the model cannot answer these samples"):
+        learner.predict(single)
+
+
+def test_in_training_mode_a_single_sample_of_a_task_is_normalized_with_its_batch() -> None:
+    torch.manual_seed(0)
+    loaders = [loader(task) for task in range(2)]
+    body = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
+    learner = learn(cuber.GPM(MultiHead(body, 16, [3, 3])), loaders)
+    with learner.as_task("infer") as model:
+        assert len(model.train()(torch.cat([loaders[0][1][0], loaders[1][1][0][:1]]))) == 41
 
 
 def test_a_saved_learner_infers_the_same_to_the_bit_and_goes_on() -> None:
@@ -251,12 +262,16 @@ def test_bad_use_is_explained_in_one_sentence() -> None:
         learner.infer_task(x[:, :5])
     with pytest.raises(CuberError, match="infer_task: the model cannot take these samples: Dimension out of range"):
         learner.infer_task(x[0])
-    with pytest.raises(CuberError, match="false_alarms must be at least 0 and below 1, not 1"):
-        learner.infer_task(x, false_alarms=1)
+    for wrong in (1, "a", None):
+        with pytest.raises(CuberError, match="false_alarms must be a number of at least 0 and below 1, not"):
+            learner.infer_task(x, false_alarms=wrong)  # type: ignore[arg-type]
+    for odd in (x[:0], x.long()):
+        with pytest.raises(CuberError, match=r"(real numbers for each sample|cannot take these samples)"):
+            learner.infer_task(odd)
     with pytest.raises(CuberError, match="takes the number of a task, None or 'infer', not 'guess'"):
         learner.as_task("guess")
     plain = learn(cuber.FineTune(heads(3, 3)), [loader(0)])
-    with pytest.raises(CuberError, match=r"FineTune keeps no densities .* use GPM, TRGP, CUBER or SoftCUBER"):
+    with pytest.raises(CuberError, match=r"FineTune keeps no densities .* use GPM, TRGP, CUBER, SoftCUBER or LoRA"):
         plain.infer_task(x)
     learner.detach()
     with pytest.raises(CuberError, match="detached"):

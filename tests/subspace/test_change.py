@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuber.subspace import Calibration, ChangeTest, log_bets
+from cuber.subspace import Calibration, ChangeTest, TwoSidedTest, log_bets
 from cuber.subspace.change import BINS
 from tests.oracles import change as oracle
 
@@ -64,11 +64,11 @@ def alarms(draw: Draw, alpha: float, streams: int, batches: int = 20, size: int 
     count = 0
     for seed in range(streams):
         random = torch.Generator().manual_seed(seed)
-        calibration, test = Calibration.around(draw(random, 20)), ChangeTest()
+        calibration, test = Calibration.around(draw(random, 20)), TwoSidedTest()
         for _ in range(batches):
             bins = calibration.bins(draw(random, size))
             ties = torch.rand(size, dtype=torch.float64, generator=random)
-            test.add(float(log_bets(calibration.p_values(bins, ties, add=True)).sum()))
+            test.add(calibration.p_values(bins, ties, add=True))
             if test.log_evidence >= -math.log(alpha):
                 count += 1
                 break
@@ -82,13 +82,14 @@ def test_the_false_alarm_rate_holds_for_scores_of_any_law(law: str) -> None:
     assert alarms(LAWS[law], alpha, streams) <= most
 
 
-def test_a_change_is_noticed_in_its_first_batches_and_located() -> None:
+@pytest.mark.parametrize("shift", [4, -4])
+def test_a_change_is_noticed_in_its_first_batches_and_located(shift: int) -> None:
     random = torch.Generator().manual_seed(0)
-    calibration, test = Calibration.around(torch.randn(50, generator=random)), ChangeTest()
+    calibration, test = Calibration.around(torch.randn(50, generator=random)), TwoSidedTest()
     for batch in range(100):
-        bins = calibration.bins(torch.randn(10, generator=random) + 4 * (batch >= 90))
+        bins = calibration.bins(torch.randn(10, generator=random) + shift * (batch >= 90))
         ties = torch.rand(10, dtype=torch.float64, generator=random)
-        test.add(float(log_bets(calibration.p_values(bins, ties, add=True)).sum()))
+        test.add(calibration.p_values(bins, ties, add=True))
         assert (test.log_evidence >= math.log(1000)) == (batch >= 90), batch
     assert test.start == 90
 
@@ -99,3 +100,20 @@ def test_scores_far_away_share_the_last_bin_and_are_taken_out_again() -> None:
     assert bins.tolist() == [0, BINS // 2, BINS - 1]
     calibration.p_values(bins, torch.full((3,), 0.5), add=True)
     assert calibration.without(bins[1:]).counts.nonzero().flatten().tolist() == [0]
+
+
+def test_many_scores_at_once_have_the_p_values_of_one_at_a_time() -> None:
+    random = torch.Generator().manual_seed(0)
+    bins, ties = Calibration(0.0, 1.0).bins(torch.randn(2500, generator=random)), torch.rand(2500, generator=random)
+    one_by_one, at_once = Calibration(0.0, 1.0), Calibration(0.0, 1.0)
+    expected = [float(one_by_one.p_values(bins[n : n + 1], ties[n : n + 1], add=True)) for n in range(2500)]
+    assert at_once.p_values(bins, ties, add=True).tolist() == pytest.approx(expected)
+
+
+def test_both_sides_bet_half_of_the_stake() -> None:
+    p_values = torch.tensor([0.01, 0.6, 0.3], dtype=torch.float64)
+    test, bets = TwoSidedTest(), [[math.exp(log_bets(torch.tensor([q])).item()) for q in (p, 1 - p)] for p in p_values]
+    for p_value in p_values.split(1):
+        test.add(p_value)
+    sides = [oracle.martingale([both[side] for both in bets]) for side in (0, 1)]
+    assert math.exp(test.log_evidence) == pytest.approx(sum(sides) / 2)

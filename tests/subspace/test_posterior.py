@@ -100,3 +100,19 @@ def test_a_task_without_vectors_or_with_others_is_never_inferred() -> None:
     assert torch.equal(densities.log_densities(vectors(1))[:, :2], learned(2).log_densities(vectors(1)))
     assert densities.fits(9)
     assert not densities.fits(7)
+
+
+def test_tasks_that_were_kept_without_densities_keep_their_numbers() -> None:
+    densities = TaskDensities("first")
+    densities.add_task(2, vectors(2))
+    assert densities.densities[:2] == [None, None]
+    found = densities.probabilities(densities.log_densities(vectors(2)))
+    assert found[:, 2].tolist() == [1.0] * 400
+
+
+@pytest.mark.parametrize(("count", "refuses"), [(98, False), (99, True), (198, True), (400, True)])
+def test_none_of_these_needs_one_sample_per_false_alarm(count: int, refuses: bool) -> None:
+    densities = TaskDensities("first")
+    densities.add_task(0, vectors(0, count))
+    far = densities.log_densities(vectors(0, 1) + 100)
+    assert bool(densities.accepted(far, 0.01)) is not refuses

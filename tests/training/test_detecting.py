@@ -124,6 +124,15 @@ def test_every_method_can_do_without_boundaries(kind: type[Method]) -> None:
     assert len(result.accuracy) == 2
 
 
+def test_tasks_that_end_before_their_change_is_noticed() -> None:
+    """A short task, and batches as large as a task: tests wait until batches that are held back have been used."""
+    sizes = zip(tasks(3, 960), (960, 40, 960), strict=True)
+    short = [Task(t.name, (t.train.x[:n], t.train.y[:n]), t.test, classes=3) for t, n in sizes]  # type: ignore[attr-defined]
+    for stream, batch_size in ((short, 8), (tasks(3, 960), 1000)):
+        result = learn(method(), Stream("blobs", stream, shared_head=True), batch_size=batch_size)
+        assert len(result.accuracy) == 3
+
+
 def test_tasks_with_a_head_each() -> None:
     learner = cuber.TRGP(small.model())
     result = learn(learner, Stream("blobs", tasks()))

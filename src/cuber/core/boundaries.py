@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,16 +14,19 @@ from torch import Tensor
 from cuber.core.batches import Batch
 from cuber.core.first_layer import FirstLayer
 from cuber.core.learner import Method
-from cuber.core.settings import WithSettings, check_settings, setting
+from cuber.core.misuse import DETACHED
+from cuber.core.settings import WithSettings, check_settings, setting, settings_of
 from cuber.core.state import from_plain, nbytes, to_plain
 from cuber.errors import CuberError
-from cuber.subspace import Calibration, ChangeTest, Density, log_bets
+from cuber.subspace import Calibration, Density, TwoSidedTest, log_odds_against
 
 SAME, KNOWN, NEW, DRIFT = "same", "known", "new", "drift"
 GROUP = 3
 """Samples that are scored together; with more, fewer groups are left to compare with."""
 RECOGNIZED = 30
 """Samples after a change from which it is told whether they are those of a known task."""
+BEFORE = 60
+"""Samples before a change from which it is told whether it was abrupt."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,15 @@ class _State:
     known: dict[int, KnownTask] = field(default_factory=dict)
     """Number of an earlier task -> what is kept of it."""
     window: list[Tensor] = field(default_factory=list)
-    """Vectors of the last batches, to model a task that may have begun with one of them."""
+    """Vectors of the last batches: of a task that may have begun with one of them, and of what came before."""
+    ungrouped: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Vectors of the last batch that wait for the rest of their group."""
     bins: list[Tensor] = field(default_factory=list)
-    """Binned scores of these batches, since the test began."""
+    """Binned scores of the last batches, since the test began."""
     density: Density | None = None
     """Of the present task's samples; None until there are enough of them."""
     calibration: Calibration | None = None
-    test: ChangeTest = field(default_factory=ChangeTest)
+    test: TwoSidedTest = field(default_factory=TwoSidedTest)
     began: int = 0
     """Number of the first batch that the present test has seen."""
     alarm: int | None = None
@@ -97,8 +103,8 @@ def scores(density: Density, vectors: Tensor) -> Tensor:
 class Boundaries(WithSettings):
     """Notice the boundaries of tasks in a stream of batches, from the inputs of the model's first layer.
 
-    The first ``warm_up`` samples of a task fit a density; from then on, a sequential test watches how unusual groups
-    of three samples are. Samples of one task must come in random order. Batches of fewer than three are not tested.
+    The first ``warm_up`` samples of a task fit a density; from then on, a sequential test watches how usual groups of
+    three samples are. Samples of one task must come in random order.
 
     Args:
         learner: Any method around a model; its weights and memory are not used.
@@ -131,6 +137,8 @@ class Boundaries(WithSettings):
             raise CuberError(
                 f"Boundaries takes a learner such as cuber.CUBER(model), not a {type(self.learner).__name__}"
             )
+        if self.learner.is_detached:
+            raise CuberError(DETACHED)
         if self.learner.joint:
             raise CuberError(f"{type(self.learner).__name__} learns all tasks at once: there are no boundaries to find")
         self._first_layer = FirstLayer(self.learner)
@@ -173,34 +181,43 @@ class Boundaries(WithSettings):
         if state.density is None or state.calibration is None:
             self._fit()
             return Observation(SAME, state.task)
-        bins = state.calibration.bins(scores(state.density, vectors))
+        pending = torch.cat([state.ungrouped.reshape(-1, len(like)).to(vectors), vectors])
+        state.ungrouped = pending[len(pending) // GROUP * GROUP :].clone()
+        bins = state.calibration.bins(scores(state.density, pending))
         ties = torch.rand(len(bins), dtype=torch.float64, generator=state.ties)
-        state.test.add(float(log_bets(state.calibration.p_values(bins, ties, add=True)).sum()))
+        state.test.add(state.calibration.p_values(bins, ties, add=True))
         state.bins.append(bins)
         observation = self._judge()
         if observation.kind == SAME and state.alarm is None:
-            del state.window[: -self.delay], state.bins[: -self.delay]
+            self._trim()
         return observation
+
+    def _trim(self) -> None:
+        """Drop the batches that are too long ago to matter."""
+        most = 2 * self.delay  # a change is as long ago as the first half, and is compared with what came before it
+        del self._state.window[:-most], self._state.bins[:-most]
 
     def _judge(self) -> Observation:
         """Return what follows from the evidence so far."""
         state, evidence = self._state, self._state.test.log_evidence
         if state.alarm is None:
-            if evidence < -math.log(self.false_alarms):
+            if evidence < self._enough:
                 return Observation(SAME, state.task, log_evidence=evidence)
             state.alarm = state.began + state.test.start
         change, after = state.alarm, state.batches - state.alarm
         if after > self.delay:
             self._restart(state.batches - min(self.delay, len(state.window)))
             return Observation(DRIFT, state.task, change, evidence)
+        before, batches = state.window[:-after][-self.delay :], state.window[-after:]
         # The change may be located a few batches too early: those of the old task must not hide a known one.
-        surely = state.window[-((after + 1) // 2) :]
-        if state.known and after < self.delay and sum(map(len, surely)) < RECOGNIZED:
+        latest = torch.cat(batches[-((after + 1) // 2) :])
+        too_few = bool(state.known) and after < self.delay and len(latest) < RECOGNIZED
+        if too_few or not self._is_abrupt(before, torch.cat(batches)):
             return Observation(SAME, state.task, log_evidence=evidence)
         assert state.density is not None
         assert state.calibration is not None
         own = KnownTask(state.density, state.calibration.without(torch.cat(state.bins[-after:])))
-        found = self._recognize(torch.cat(surely))
+        found = self._recognize(latest)
         state.known.setdefault(state.task, own)
         kind = NEW if found is None else KNOWN
         state.task = state.tasks if found is None else found
@@ -208,16 +225,37 @@ class Boundaries(WithSettings):
         self._restart(change)
         return Observation(kind, state.task, change, evidence)
 
+    def _is_abrupt(self, batches: list[Tensor], vectors: Tensor) -> bool:
+        """Return whether samples differ from those just before them, as in a drift they do not."""
+        before = torch.cat([self._state.window[0][:0], *batches])
+        if len(before) < BEFORE:
+            return True
+        density, held_out = Density.fit(before[::2]), before[1::2]
+        calibration = Calibration.around(scores(density, held_out))
+        return (
+            self._log_odds_against(density, calibration.including(scores(density, held_out)), vectors) >= self._enough
+        )
+
     def _recognize(self, vectors: Tensor) -> int | None:
-        """Return the earlier task that samples may well be from, the likeliest of several; None: there is none."""
-        against: dict[int, float] = {}
-        for number, known in self._state.known.items():
-            if number != self._state.task:
-                bins = known.calibration.bins(scores(known.density, vectors))
-                ties = torch.full((len(bins),), 0.5, dtype=torch.float64)
-                against[number] = float(log_bets(known.calibration.p_values(bins, ties, add=False)).sum())
+        """Return the earlier task whose samples these can be, the likeliest of several; None: there is none."""
+        against = {
+            number: self._log_odds_against(known.density, known.calibration, vectors)
+            for number, known in self._state.known.items()
+            if number != self._state.task
+        }
         found = min(against, key=lambda number: against[number], default=None)
-        return found if found is not None and against[found] < -math.log(self.false_alarms) else None
+        return found if found is not None and against[found] < self._enough else None
+
+    @staticmethod
+    def _log_odds_against(density: Density, calibration: Calibration, vectors: Tensor) -> float:
+        """Return the logarithm of the bets against samples being those that a density was fitted to."""
+        bins = calibration.bins(scores(density, vectors))
+        return log_odds_against(calibration.p_values(bins, torch.full((len(bins),), 0.5), add=False))
+
+    @property
+    def _enough(self) -> float:
+        """Logarithm of the evidence that an alarm needs."""
+        return -math.log(self.false_alarms)
 
     def _restart(self, change: int) -> None:
         """Begin a new test, with the batches since ``change`` as the first of its density."""
@@ -233,9 +271,15 @@ class Boundaries(WithSettings):
         if len(vectors) < self.warm_up:
             return
         state.density = Density.fit(vectors)
-        state.calibration = Calibration.around(scores(state.density, vectors))
-        state.test, state.began, state.bins = ChangeTest(), state.batches, []
-        state.window = []
+        own = scores(state.density, vectors)
+        if not bool(own.isfinite().all()):
+            raise CuberError(
+                f"the inputs of the batches up to {state.batches - 1} are too large for a density: scale them"
+            )
+        state.calibration = Calibration.around(own)
+        state.test, state.began, state.bins = TwoSidedTest(), state.batches, []
+        state.ungrouped = vectors[:0]
+        self._trim()
 
     # Saving, loading and memory
 
@@ -249,7 +293,9 @@ class Boundaries(WithSettings):
         Args:
             state: what ``state_dict()`` of one with the same settings returned.
         """
-        if not isinstance(state, dict) or state.keys() != {"settings", "state"}:
+        names = {field.name for field in dataclasses.fields(_State)}
+        values = state.get("state") if isinstance(state, dict) else None
+        if not isinstance(values, dict) or values.keys() != names:
             raise CuberError("this is not a state of Boundaries: save boundaries.state_dict()")
         if state["settings"] != self.settings:
             raise CuberError(
@@ -265,7 +311,7 @@ class Boundaries(WithSettings):
     @property
     def settings(self) -> dict[str, float]:
         """The settings by name."""
-        return {"false_alarms": self.false_alarms, "delay": self.delay, "warm_up": self.warm_up}
+        return {name: getattr(self, name) for name in settings_of(type(self))}
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.settings.items())

@@ -91,8 +91,8 @@ class FirstLayer:
             )
         if found.vectors is None:
             raise CuberError(
-                f"layer '{found.layer}' does not see an input for each of the {batches.size(batch)} samples of a "
-                "batch: give batches with at least one sample, samples first"
+                f"layer '{found.layer}' does not see an input of real numbers for each of the "
+                f"{batches.size(batch)} samples of a batch: give batches with at least one sample, samples first"
             )
         if not bool(found.vectors.isfinite().all()):
             raise CuberError(f"layer '{found.layer}' sees inputs that are not finite: check the batches")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cuber.core import batches
 from cuber.core.misuse import DETACHED
+from cuber.core.settings import is_number, short
 from cuber.core.views import showing, viewing
 from cuber.errors import CuberError
 from cuber.layers import evaluation_mode, normalized_by_batch
@@ -85,13 +86,16 @@ class TaskInference:
         Args:
             x: what the model takes: a batch as a tensor, a tuple of arguments, or a mapping of named ones.
             false_alarms: the share of a task's own samples that may be taken for samples of none; 0: none of them.
+                A task needs at least ``1 / false_alarms`` samples in training; one with fewer accepts every sample.
 
         Raises:
             CuberError: no task was learned, the samples have another shape, or the method keeps no densities.
         """
         require_densities(self, "infer_task")
-        if not 0 <= false_alarms < 1:
-            raise CuberError(f"infer_task: false_alarms must be at least 0 and below 1, not {false_alarms!r}")
+        if not (is_number(false_alarms) and 0 <= false_alarms < 1):
+            raise CuberError(
+                f"infer_task: false_alarms must be a number of at least 0 and below 1, not {short(false_alarms)}"
+            )
         densities: TaskDensities = self.densities
         logs = densities.log_densities(self.describe_inputs(x))
         probabilities = densities.probabilities(logs)
@@ -108,7 +112,7 @@ class TaskInference:
             false_alarms: as for ``infer_task``.
         """
         inferred = self.infer_task(x, false_alarms=false_alarms)
-        with evaluation_mode(self.model):
+        with evaluation_mode(self.model), batches.explained("predict: the model cannot answer these samples"):
             output = answer(self, Call.of(batches.to(x, self.device)), inferred.probabilities.argmax(1))
         return Prediction(output, inferred.task, inferred.probability)
 
@@ -120,7 +124,7 @@ def require_densities(learner: Any, verb: str) -> None:
     if learner.densities is None:
         raise CuberError(
             f"{verb}: {type(learner).__name__} keeps no densities of the inputs of its layers, so it cannot infer "
-            "tasks: use GPM, TRGP, CUBER or SoftCUBER"
+            "tasks: use GPM, TRGP, CUBER, SoftCUBER or LoRA"
         )
     if not learner.task_inference:
         raise CuberError(f"{verb}: the learner was made with task_inference=False, so it kept no densities of inputs")
@@ -128,21 +132,21 @@ def require_densities(learner: Any, verb: str) -> None:
         raise CuberError(f"{verb}: no task has been learned yet: call end_task first")
     if not any(learner.densities.densities):
         raise CuberError(
-            f"{verb}: the model has no protected layer that sees a vector, sequence or image for each sample, so the "
-            "distribution of its inputs is not known"
+            f"{verb}: the distribution of the tasks' inputs is not known: the model has no protected layer that sees a "
+            "vector, sequence or image for each sample, or all tasks were learned with task_inference=False"
         )
 
 
 def answer(learner: Method, call: Call, tasks: Tensor) -> Tensor:
     """Return the model's outputs with each sample answered for its own task: one forward pass for each task.
 
-    A single sample of a task goes with its whole batch where batches are normalized by their own statistics, which one
-    sample does not have.
+    A single sample of a task goes with its whole batch where batches may be normalized by their own statistics, which
+    one sample does not have.
     """
     if not len(tasks):
         return call.run(learner.model)
     rows = {task: (tasks == task).nonzero().flatten() for task in tasks.unique().tolist()}
-    fewest = 2 if normalized_by_batch(learner.model) else 1
+    fewest = 2 if learner.model.training or normalized_by_batch(learner.model) else 1
     outputs: list[Tensor] = []
     for task, own in rows.items():
         whole = len(rows) == 1 or len(own) < fewest

@@ -85,7 +85,12 @@ class InputDensities(MaskedInputs):
         explained = batches.explained("infer_task: the model cannot take these samples")
         with torch.no_grad(), showing(self, 0), evaluation_mode(self.model), explained:
             described = self._describe(lambda: call.run(self.model), (x, None))
-        if described is None or not self.densities.fits(described.shape[1]):
+        if described is None:
+            raise CuberError(
+                f"infer_task: layer '{self.densities.layer}', the first protected one, does not see a vector, sequence "
+                "or image of real numbers for each sample: give at least one sample, as in training"
+            )
+        if not self.densities.fits(described.shape[1]):
             raise CuberError(
                 f"infer_task: the samples have another shape than those of the learned tasks at layer "
                 f"'{self.densities.layer}', the first protected one: give a batch as in training, samples first"

@@ -4,7 +4,7 @@ A weight or gradient is ``out x d``, a batch of input vectors ``m x d`` (one per
 orthonormal columns.
 """
 
-from cuber.subspace.change import Calibration, ChangeTest, log_bets
+from cuber.subspace.change import Calibration, ChangeTest, TwoSidedTest, log_bets, log_odds_against
 from cuber.subspace.constraint import (
     Anchor,
     Constraint,
@@ -61,6 +61,7 @@ __all__ = [
     "Sketch",
     "SquaredPenalty",
     "TaskDensities",
+    "TwoSidedTest",
     "complement",
     "energy_weights",
     "full_precision",
@@ -68,6 +69,7 @@ __all__ = [
     "held_share",
     "in_float64",
     "log_bets",
+    "log_odds_against",
     "make_penalty",
     "supports_of",
 ]

@@ -10,6 +10,8 @@ may begin at any batch, so the test mixes these products over all beginnings k, 
 ``M`` is a martingale with mean 1 too. By Ville's inequality it ever exceeds 1 / alpha with probability at most alpha,
 however long the stream is. CUSUM, the largest product over k instead of their mixture, has no such bound; the k at
 which it is largest is the most likely beginning of the change.
+
+Half of the stake bets on small p-values (larger scores), the other half on small ``1 - p`` (smaller scores).
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ POWER = 0.3
 """Of the bets. Smaller ones notice strong changes sooner, larger ones weaker changes."""
 SMALLEST = 1e-12
 """Of p-values: bets are finite."""
+AT_ONCE = 1000
+"""Scores that are ranked among each other at a time."""
 
 
 @dataclass
@@ -66,6 +70,10 @@ class Calibration:
             ties: a uniform random number for each.
             add: whether each score counts among those before the next one, which makes p-values independent.
         """
+        parts = zip(bins.split(AT_ONCE), ties.double().split(AT_ONCE), strict=True)
+        return torch.cat([self._p_values(part, own, add) for part, own in parts])
+
+    def _p_values(self, bins: Tensor, ties: Tensor, add: bool) -> Tensor:
         above = self.counts.flip(0).cumsum(0).flip(0) - self.counts
         larger, equal = above[bins], self.counts[bins] + 1
         total = self.counts.sum() + 1
@@ -75,7 +83,11 @@ class Calibration:
             equal = equal + ((bins.unsqueeze(0) == bins.unsqueeze(1)) & before).sum(1)
             total = total + torch.arange(len(bins))
             self.counts += torch.bincount(bins, minlength=BINS)
-        return (larger + ties.double() * equal) / total
+        return (larger + ties * equal) / total
+
+    def including(self, scores: Tensor) -> Calibration:
+        """Return it with more scores."""
+        return Calibration(self.center, self.scale, self.counts + torch.bincount(self.bins(scores), minlength=BINS))
 
     def without(self, bins: Tensor) -> Calibration:
         """Return it without scores that were added."""
@@ -93,9 +105,15 @@ def log_bets(p_values: Tensor) -> Tensor:
     return math.log(POWER) + (POWER - 1) * p_values.double().clamp(SMALLEST, 1.0).log()
 
 
+def log_odds_against(p_values: Tensor) -> float:
+    """Return the logarithm of the bets of both sides together: large where scores are of another law."""
+    larger, smaller = (float(log_bets(values).sum()) for values in (p_values, 1 - p_values))
+    return _log_add(larger, smaller) - math.log(2)
+
+
 @dataclass
 class ChangeTest:
-    """The martingale ``M``, batch by batch, and the most likely beginning of a change.
+    """The martingale ``M`` of one side, batch by batch, and the most likely beginning of a change.
 
     Args:
         batches: number of batches so far.
@@ -122,6 +140,34 @@ class ChangeTest:
     def log_evidence(self) -> float:
         """The logarithm of ``M``: at least ``log(1 / alpha)`` with probability at most alpha if nothing changes."""
         return _log_add(self.log_started, -math.log(self.batches + 1))
+
+
+@dataclass
+class TwoSidedTest:
+    """The martingale of both sides: scores may become larger or smaller.
+
+    Args:
+        larger: the side that bets on small p-values.
+        smaller: the side that bets on large ones.
+    """
+
+    larger: ChangeTest = field(default_factory=ChangeTest)
+    smaller: ChangeTest = field(default_factory=ChangeTest)
+
+    def add(self, p_values: Tensor) -> None:
+        """Add the p-values of a batch."""
+        self.larger.add(float(log_bets(p_values).sum()))
+        self.smaller.add(float(log_bets(1 - p_values).sum()))
+
+    @property
+    def log_evidence(self) -> float:
+        """The logarithm of the martingale, with the same bound as that of one side."""
+        return _log_add(self.larger.log_evidence, self.smaller.log_evidence) - math.log(2)
+
+    @property
+    def start(self) -> int:
+        """Number of the batch, from 0, at which a change has most likely begun."""
+        return max(self.larger, self.smaller, key=lambda side: side.log_cusum).start
 
 
 def _log_add(first: float, second: float) -> float:

@@ -44,10 +44,11 @@ class TaskDensities:
         """
         for kept in (self.densities, self.scores, self.losses):
             del kept[task:]
+        missing = task - len(self.densities) + (vectors is None or not len(vectors))  # such as tasks kept without
+        self.densities += [None] * missing
+        self.scores += [torch.zeros(0) for _ in range(missing)]
+        self.losses += [torch.zeros(len(POWERS)) for _ in range(missing)]
         if vectors is None or not len(vectors):
-            self.densities.append(None)
-            self.scores.append(torch.zeros(0))
-            self.losses.append(torch.zeros(len(POWERS)))
             return
         unseen = held_out_scores(vectors)
         logs = torch.cat([self.log_densities(vectors), unseen.unsqueeze(1)], dim=1)
@@ -90,9 +91,10 @@ class TaskDensities:
     def accepted(self, logs: Tensor, false_alarms: float) -> Tensor:
         """Return whether a vector may belong to each task, n x tasks: its log density is usual there.
 
-        It is not if too low, or too high, as that of a blank image can be. Of a task's own vectors at most the share
-        ``false_alarms`` is not accepted, in the mean over vectors and samples, whatever their distribution (split
-        conformal prediction, with cross-fitting in place of the split).
+        It is not if too low, or too high, as that of a blank image can be. Of a task's own vectors about the share
+        ``false_alarms`` is not accepted at most, whatever their distribution (split conformal prediction, where the
+        rate is exact, with cross-fitting in place of the split). A task with fewer than ``1 / false_alarms - 1``
+        vectors accepts all.
 
         Args:
             logs: what ``log_densities`` returned.
@@ -100,9 +102,10 @@ class TaskDensities:
         """
         accepted = torch.zeros_like(logs, dtype=torch.bool)
         for task, scores in enumerate(self.scores):
-            outside = math.floor(false_alarms / 2 * (len(scores) + 1))  # ranks on either side that are not accepted
-            low = float(scores[outside - 1]) if outside else -math.inf
-            high = float(scores[-outside]) if outside else math.inf
+            outside = math.floor(false_alarms * (len(scores) + 1))  # ranks on both sides that are not accepted
+            above = outside // 2
+            low = float(scores[outside - above - 1]) if outside else -math.inf
+            high = float(scores[-above]) if above else math.inf
             accepted[:, task] = (logs[:, task] >= low) & (logs[:, task] <= high) & logs[:, task].isfinite()
         return accepted
 

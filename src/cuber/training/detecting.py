@@ -188,8 +188,12 @@ class DetectingTrainer(Trainer):
     # Tests
 
     def _test_up_to(self, batch: int) -> None:
-        """Add the rows of all tasks of the stream that had ended before a batch: the truth is used for nothing else."""
-        while (tested := len(self.result.accuracy)) < len(self.stream) and self.unmarked.ends[tested] <= batch:
+        """Add the rows of all tasks of the stream that had ended before a batch: the truth is used for nothing else.
+
+        A task is tested once none of its batches is held back: what answers for it is not known before.
+        """
+        last = min(batch, self.accepted)
+        while (tested := len(self.result.accuracy)) < len(self.stream) and self.unmarked.ends[tested] <= last:
             self._random = random_state(self.learner.device)
             self._test(tested)
             self._random = None
