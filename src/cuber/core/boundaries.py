@@ -87,6 +87,8 @@ class _State:
     """Number of the first batch that the present test has seen."""
     alarm: int | None = None
     """Where the change is that an alarm was raised for, until it is told what follows it."""
+    raised: int = 0
+    """Number of the batch that raised it."""
     ties: torch.Generator = field(default_factory=torch.Generator)
 
 
@@ -203,14 +205,15 @@ class Boundaries(WithSettings):
         if state.alarm is None:
             if evidence < self._enough:
                 return Observation(SAME, state.task, log_evidence=evidence)
-            state.alarm = state.began + state.test.start
+            state.alarm, state.raised = state.began + state.test.start, state.batches - 1
         change, after = state.alarm, state.batches - state.alarm
         if after > self.delay:
             self._restart(state.batches - min(self.delay, len(state.window)))
             return Observation(DRIFT, state.task, change, evidence)
         before, batches = state.window[:-after][-self.delay :], state.window[-after:]
-        # The change may be located a few batches too early: those of the old task must not hide a known one.
-        latest = torch.cat(batches[-((after + 1) // 2) :])
+        # The change may be located a few batches too early, and those of the old task must not hide a known one. The
+        # batch that raised the alarm came after the change.
+        latest = torch.cat(batches[state.raised - state.batches :])
         too_few = bool(state.known) and after < self.delay and len(latest) < RECOGNIZED
         if too_few or not self._is_abrupt(before, torch.cat(batches)):
             return Observation(SAME, state.task, log_evidence=evidence)
