@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cuber.layers.backends import PlainBackend
+from cuber.layers.computed import originals
 from cuber.layers.protected import ProtectedLayer
 
 SMALLEST = 1e-12
@@ -53,7 +54,7 @@ class ParametrizedLayer(ProtectedLayer):
         weight, *bias = self.split(matrix)
         # Assigned to the module, the weight would share its memory with the originals.
         values = _right_inverse(self._parametrizations, weight.to(self.parameter))
-        for original, value in zip(_originals(self._parametrizations), values, strict=True):
+        for original, value in zip(originals(self._parametrizations), values, strict=True):
             original.copy_(value)
         for value in bias:
             cast(Tensor, self.bias).copy_(value)
@@ -62,10 +63,10 @@ class ParametrizedLayer(ProtectedLayer):
         """Return the gradient of ``[W | b]``, where the originals are as ``set_matrix`` leaves them."""
         weight = self.parameter.detach().requires_grad_()
         with torch.enable_grad():
-            originals = _right_inverse(self._parametrizations, weight)
-        gradients = [original.grad for original in _originals(self._parametrizations)]
-        of_originals = [torch.zeros_like(o) if g is None else g for o, g in zip(originals, gradients, strict=True)]
-        of_weight = torch.autograd.grad(originals, weight, of_originals)
+            values = _right_inverse(self._parametrizations, weight)
+        gradients = [original.grad for original in originals(self._parametrizations)]
+        of_values = [torch.zeros_like(v) if g is None else g for v, g in zip(values, gradients, strict=True)]
+        of_weight = torch.autograd.grad(values, weight, of_values)
         return self.join([*of_weight, *self._bias_gradient()])
 
     @torch.no_grad()
@@ -114,9 +115,9 @@ def obstacle(module: nn.Module, name: str) -> str:
     other = weight + drawn * (weight.square().mean().sqrt() + torch.finfo(weight.dtype).tiny)
     try:
         with torch.enable_grad():
-            originals = _right_inverse(parametrizations, other.requires_grad_())
-            found = _computed(parametrizations, originals)
-            is_differentiable = all(original.requires_grad for original in originals)
+            values = _right_inverse(parametrizations, other.requires_grad_())
+            found = _computed(parametrizations, values)
+            is_differentiable = all(value.requires_grad for value in values)
         holds = bool((found - other).norm() <= torch.finfo(weight.dtype).eps ** 0.5 * other.norm())
     except Exception:  # whatever a parametrization raises for a weight that it cannot give
         holds = is_differentiable = False
@@ -129,13 +130,6 @@ def _parametrizations_of(module: nn.Module, name: str) -> ParametrizationList:
     return cast(ParametrizationList, cast(nn.ModuleDict, module.parametrizations)[name])
 
 
-def _originals(parametrizations: ParametrizationList) -> list[Tensor]:
-    """Return the parameters that the right inverse gives; parametrizations may have others of their own."""
-    if parametrizations.is_tensor:
-        return [parametrizations.original]
-    return [getattr(parametrizations, f"original{number}") for number in range(parametrizations.ntensors)]
-
-
 def _right_inverse(parametrizations: ParametrizationList, weight: Tensor) -> list[Tensor]:
     """Return what the originals have to be for a weight, differentiable."""
     value: Tensor | Iterable[Tensor] = weight
@@ -144,10 +138,10 @@ def _right_inverse(parametrizations: ParametrizationList, weight: Tensor) -> lis
     return [value] if isinstance(value, Tensor) else list(value)
 
 
-def _computed(parametrizations: ParametrizationList, originals: list[Tensor]) -> Tensor:
+def _computed(parametrizations: ParametrizationList, values: list[Tensor]) -> Tensor:
     """Return the weight for these originals."""
     first, *others = parametrizations
-    weight: Tensor = first(*originals)
+    weight: Tensor = first(*values)
     for step in others:
         weight = step(weight)
     return weight
