@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
 
 from cuber.layers import ProtectedLayer, scan
@@ -51,6 +52,36 @@ class Hidden(Doubled):
     @torch.no_grad()
     def right_inverse(self, weight: Tensor) -> Tensor:
         return weight / 2
+
+
+class Dropped(Doubled):
+    """Drops random entries of the weight in training."""
+
+    def forward(self, original: Tensor) -> Tensor:
+        return functional.dropout(super().forward(original), 0.2, self.training)
+
+
+class Counted(Doubled):
+    """Changes a buffer with each pass in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, original: Tensor) -> Tensor:
+        if self.training:
+            self.count += 1
+        return super().forward(original)
+
+
+class Drifting(Doubled):
+    """Computes another weight in the second pass in training."""
+
+    passes = 0
+
+    def forward(self, original: Tensor) -> Tensor:
+        self.passes += self.training
+        return (2 + 0.1 * (self.passes > 1)) * original
 
 
 def doubled_and_normed(module: nn.Module) -> nn.Module:
@@ -136,6 +167,13 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
         lambda module: parametrize.register_parametrization(module, "weight", Hidden()),
         "Hidden, whose right_inverse is not for every weight",
     ),
+    **{
+        kind.__name__: (
+            lambda module, kind=kind: parametrize.register_parametrization(module, "weight", kind()),
+            f"{kind.__name__}, which computes another weight in training",
+        )
+        for kind in (Dropped, Counted, Drifting)
+    },
     "partly frozen": (partly_frozen, "originals that are frozen or tied"),
     "bias": (
         lambda module: parametrize.register_parametrization(module, "bias", Doubled()),
@@ -154,7 +192,9 @@ def test_what_cannot_be_set_to_every_weight_is_uncovered_with_the_reason(
     torch.manual_seed(0)
     module = way(nn.Linear(3, 3))
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    state = torch.get_rng_state()
     covered = scan(module)
+    assert torch.equal(torch.get_rng_state(), state)
     assert not covered.layers
     assert any(reason in why for why in covered.uncovered.values())
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in module.named_buffers())

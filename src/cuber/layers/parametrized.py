@@ -103,27 +103,42 @@ def obstacle(module: nn.Module, name: str) -> str:
     """Return why the weight that a module computes cannot be set to every value; empty: it can.
 
     It is tried with a random weight. Parametrizations that hold a weight on a surface, as ``spectral_norm`` and
-    ``orthogonal`` do, fail.
+    ``orthogonal`` do, fail, and those that compute another weight in training than in evaluation.
     """
     # A copy: some change their buffers in training mode, some in the right inverse.
     parametrizations = copy.deepcopy(_parametrizations_of(module, name)).eval()
     kinds = ", ".join(type(step).__name__ for step in parametrizations)
     if not all(hasattr(step, "right_inverse") for step in parametrizations):
         return f"parametrized by {kinds}, which has no right_inverse"
-    weight = getattr(module, name).detach()
+    weight = parametrizations().detach()
     drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight)
     other = weight + drawn * (weight.square().mean().sqrt() + torch.finfo(weight.dtype).tiny)
+    holds = is_steady = False
     try:
         with torch.enable_grad():
             values = _right_inverse(parametrizations, other.requires_grad_())
             found = _computed(parametrizations, values)
-            is_differentiable = all(value.requires_grad for value in values)
-        holds = bool((found - other).norm() <= torch.finfo(weight.dtype).eps ** 0.5 * other.norm())
+        holds = _is_close(found, other) and all(value.requires_grad for value in values)
+        is_steady = _is_steady(parametrizations, values, found)
     except Exception:  # whatever a parametrization raises for a weight that it cannot give
-        holds = is_differentiable = False
-    if holds and is_differentiable:
-        return ""
-    return f"parametrized by {kinds}, whose right_inverse is not for every weight"
+        pass
+    if not holds:
+        return f"parametrized by {kinds}, whose right_inverse is not for every weight"
+    return "" if is_steady else f"parametrized by {kinds}, which computes another weight in training"
+
+
+@torch.no_grad()
+def _is_steady(parametrizations: ParametrizationList, values: list[Tensor], found: Tensor) -> bool:
+    """Return whether a weight is the same in training mode, again and again, and training changes no buffer."""
+    buffers = [buffer.clone() for buffer in parametrizations.buffers()]
+    with torch.random.fork_rng([found.device] if found.is_cuda else []):  # the run draws the numbers that it would
+        again = [_computed(parametrizations.train(), values) for _ in range(2)]
+    unchanged = all(map(torch.equal, parametrizations.buffers(), buffers))
+    return unchanged and all(_is_close(weight, found) for weight in again)
+
+
+def _is_close(weight: Tensor, other: Tensor) -> bool:
+    return bool((weight - other).norm() <= torch.finfo(weight.dtype).eps ** 0.5 * other.norm())
 
 
 def _parametrizations_of(module: nn.Module, name: str) -> ParametrizationList:
