@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -148,6 +149,29 @@ def test_gradients_are_those_of_the_weight_as_a_parameter(
     assert torch.allclose(layer.gradient(), other, atol=1e-10)
     layer.add_to_gradient(2 * other)
     assert torch.allclose(layer.gradient(), 3 * other, atol=1e-10)
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_rows_of_zeros_keep_the_direction_that_weight_norm_gives_them(dim: Any) -> None:
+    torch.manual_seed(0)
+    module = parametrizations.weight_norm(nn.Linear(5, 4).double(), dim=dim)
+    layer, weights = found(module), module.parametrizations.weight
+    for lengths in (torch.ones_like(weights.original0), torch.zeros_like(weights.original0)):
+        lengths.view(-1)[0] = 0
+        weights.original0.data.copy_(lengths)
+        directions, expected = weights.original1.clone(), layer.matrix().detach()
+        layer.set_matrix(expected)
+        assert torch.allclose(layer.matrix(), expected, atol=1e-12)
+        zeros = (expected[:, :-1] == 0).all(1 - (dim or 0), keepdim=True).expand(4, 5)
+        assert zeros.any()
+        assert torch.equal(weights.original1[zeros], directions[zeros])
+        module.zero_grad()
+        (module(torch.randn(6, 5).double()).sin().sum() * 3).backward()
+        gradient = layer.gradient()[:, :-1]
+        assert gradient.isfinite().all()
+        along = (gradient * directions).sum_to_size(weights.original0.shape)[lengths == 0]
+        own = (weights.original0.grad * torch.norm_except_dim(directions, 2, -1 if dim is None else dim))[lengths == 0]
+        assert torch.allclose(along, own, atol=1e-10)
 
 
 def partly_frozen(module: nn.Module) -> nn.Module:

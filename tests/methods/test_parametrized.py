@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from cuber import CUBER, GPM, HAT, OWM, TRGP, SoftCUBER
+from cuber.core.layerwise import LayerwiseMethod
+from cuber.methods import METHODS
 from tests.loops import OPTIMIZERS, Watch, learn, logits, loss_fn, train, weights
 
 FAMILY: dict[str, Any] = {
@@ -158,6 +160,22 @@ def test_an_export_computes_what_the_task_does_with_plain_weights(kind: str, mak
         plain = learner.export(task)
         assert not any("parametrizations" in key for key in plain.state_dict())
         assert torch.allclose(plain(x), logits(learner, task, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["one unit", "layer"])
+@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if not kind.joint])
+def test_units_whose_weight_is_zero_are_learned_and_protected(method: str, whole: bool) -> None:
+    """As pruned units have, and layers that are initialized to 0."""
+    model = network("cnn", normed=True)
+    lengths = model[-1].parametrizations.weight.original0
+    lengths.data[: len(lengths) if whole else 1] = 0
+    learner = METHODS[method](model)
+    for task in range(2):
+        learn(learner, loader("cnn", task))
+        assert logits(learner, 0, loader("cnn", 0)[0][0]).isfinite().all()
+    if isinstance(learner, LayerwiseMethod):
+        assert "5" in learner.layers
+    assert lengths.any()
 
 
 def test_lora_adapts_no_layer_whose_weight_is_computed() -> None:

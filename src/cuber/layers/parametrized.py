@@ -6,7 +6,7 @@ of W is filtered, as with optimizers like Adam.
 
 A weight is set by the right inverse r of the parametrization, ``originals = r(W)`` with ``f(r(W)) = W`` for every W.
 The derivative of this equation, ``f' r' = 1``, also turns gradients of the originals into the gradient of W:
-``r'^T (f'^T G) = G``.
+``r'^T (f'^T G) = G``. Where weight_norm computes a row of zeros, only the part of G along its direction is known.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _WeightNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cuber.layers.backends import PlainBackend
 from cuber.layers.computed import originals
 from cuber.layers.protected import ProtectedLayer
-
-SMALLEST = 1e-12
-"""Least factor of an output unit: weight_norm divides by the norm of a row, which must not be 0."""
 
 
 class ParametrizedLayer(ProtectedLayer):
@@ -95,9 +93,6 @@ class ParametrizedLayer(ProtectedLayer):
         bias.grad = torch.zeros_like(bias) if bias.grad is None else bias.grad
         return [bias.grad]
 
-    def scale_outputs(self, factors: Tensor) -> None:
-        super().scale_outputs(factors.clamp_min(SMALLEST))
-
 
 def obstacle(module: nn.Module, name: str) -> str:
     """Return why the weight that a module computes cannot be set to every value; empty: it can.
@@ -111,8 +106,9 @@ def obstacle(module: nn.Module, name: str) -> str:
     if not all(hasattr(step, "right_inverse") for step in parametrizations):
         return f"parametrized by {kinds}, which has no right_inverse"
     weight = parametrizations().detach()
+    scale = weight.square().mean().sqrt()
     drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight)
-    other = weight + drawn * (weight.square().mean().sqrt() + torch.finfo(weight.dtype).tiny)
+    other = weight + drawn * scale.where(scale > 0, torch.ones_like(scale))
     holds = is_steady = False
     try:
         with torch.enable_grad():
@@ -149,8 +145,21 @@ def _right_inverse(parametrizations: ParametrizationList, weight: Tensor) -> lis
     """Return what the originals have to be for a weight, differentiable."""
     value: Tensor | Iterable[Tensor] = weight
     for step in reversed(list(parametrizations)):
-        value = step.right_inverse(value)  # type: ignore[operator]
+        if isinstance(step, _WeightNorm):
+            value = _lengths_and_directions(step, cast(Tensor, value), parametrizations.original1.detach())
+        else:
+            value = step.right_inverse(value)  # type: ignore[operator]
     return [value] if isinstance(value, Tensor) else list(value)
+
+
+def _lengths_and_directions(norm: _WeightNorm, weight: Tensor, present: Tensor) -> Iterable[Tensor]:
+    """Return the originals of ``weight_norm``. Rows that are 0 keep their direction, as torch divides by its length."""
+    is_zero = torch.norm_except_dim(weight.detach(), 2, norm.dim) == 0
+    if not bool(is_zero.any()):
+        return cast(Iterable[Tensor], norm.right_inverse(weight))
+    directions = torch.where(is_zero, present, weight)
+    lengths = torch.norm_except_dim(directions, 2, norm.dim)
+    return torch.where(is_zero, (weight * present).sum_to_size(lengths.shape) / lengths, lengths), directions
 
 
 def _computed(parametrizations: ParametrizationList, values: list[Tensor]) -> Tensor:
