@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized, type_before_parametrizations
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 
 def parametrizations_of(module: nn.Module) -> dict[str, ParametrizationList]:
@@ -54,3 +56,57 @@ def _remove_compatibility_hooks(module: nn.Module) -> None:
         function = getattr(hook, "hook", hook)  # torch wraps it
         if getattr(function, "__module__", "") == parametrizations.__name__:
             del hooks[key]
+
+
+# Old hooks
+
+
+def old_hooks(module: nn.Module) -> dict[str, WeightNorm | SpectralNorm]:
+    """Return the hooks of ``torch.nn.utils.weight_norm`` and its kind by the names of what they compute."""
+    hooks = module._forward_pre_hooks.values()
+    return {hook.name: hook for hook in hooks if isinstance(hook, WeightNorm | SpectralNorm)}
+
+
+# Computed weights that are frozen
+
+
+class InEvaluation:
+    """The ``train`` of a module that stays in evaluation mode; copied with the model."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, mode: bool = True) -> nn.Module:
+        return self.module
+
+
+_ITERATIONS = "_iterations_before_cuber"
+"""Attribute of an old hook: the iterations that it makes for each batch when its weight is trained."""
+
+
+def hold_computed(model: nn.Module, frozen: Iterable[nn.Parameter]) -> None:
+    """Let frozen parameters give the weight that they give in evaluation: in training, some change their buffers."""
+    ids = set(map(id, frozen))
+    for module in model.modules():
+        for parametrization in parametrizations_of(module).values():
+            own = list(parametrization.parameters())
+            if any(id(p) in ids for p in own) and not any(p.requires_grad for p in own):
+                for step in parametrization:
+                    step.eval().train = InEvaluation(step)  # type: ignore[method-assign]
+        for name, hook in old_hooks(module).items():
+            if isinstance(hook, SpectralNorm) and id(getattr(module, f"{name}_orig")) in ids:
+                vars(hook).setdefault(_ITERATIONS, hook.n_power_iterations)
+                hook.n_power_iterations = 0
+
+
+def release_computed(model: nn.Module) -> None:
+    """Undo ``hold_computed``, also in a copy of the model."""
+    for module in model.modules():
+        for parametrization in parametrizations_of(module).values():
+            for step in parametrization:
+                if isinstance(step.__dict__.get("train"), InEvaluation):
+                    del step.__dict__["train"]
+                    step.train(parametrization.training)
+        for hook in old_hooks(module).values():
+            if _ITERATIONS in vars(hook):
+                hook.n_power_iterations = vars(hook).pop(_ITERATIONS)  # type: ignore[union-attr]
