@@ -178,12 +178,15 @@ def test_units_whose_weight_is_zero_are_learned_and_protected(method: str, whole
     assert lengths.any()
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
 def test_lora_adapts_no_layer_whose_weight_is_computed() -> None:
     pytest.importorskip("peft")
     from cuber import LoRA
 
-    learner = LoRA(network("mlp", normed=True))
-    assert list(learner.layers) == ["2"]
+    assert list(LoRA(network("mlp", normed=True)).layers) == ["2"]
+    model: Any = network("cnn", normed=False)
+    nn.utils.weight_norm(model[-1][0])
+    assert list(LoRA(model).layers) == ["3"]
 
 
 @kinds

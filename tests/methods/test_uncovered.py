@@ -147,7 +147,7 @@ def test_an_error_at_construction_leaves_the_model_free_for_the_next_learner() -
 def test_a_model_without_any_protectable_layer_is_refused_with_the_reasons(method: Any, model: nn.Module) -> None:
     with pytest.raises(CuberError, match=r"no layer of this model can be protected \(.+\)"):
         method(model)
-    FineTune(model)  # nothing is left of the other learner
+    FineTune(model).detach()  # nothing is left of the other learner
 
 
 def test_a_convolution_with_a_way_of_its_own_is_not_called_protected() -> None:

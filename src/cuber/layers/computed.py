@@ -67,6 +67,11 @@ def old_hooks(module: nn.Module) -> dict[str, WeightNorm | SpectralNorm]:
     return {hook.name: hook for hook in hooks if isinstance(hook, WeightNorm | SpectralNorm)}
 
 
+def is_computed(module: nn.Module, name: str) -> bool:
+    """Return whether an attribute of a module is computed by a parametrization or an old hook."""
+    return is_parametrized(module, name) or name in old_hooks(module)
+
+
 # Computed weights that are frozen
 
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _WeightNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
+from cuber.errors import CuberError
 from cuber.layers.backends import PlainBackend
-from cuber.layers.computed import originals
+from cuber.layers.computed import originals, parametrizations_of
 from cuber.layers.protected import ProtectedLayer
 
 
@@ -32,7 +33,18 @@ class ParametrizedLayer(ProtectedLayer):
 
     @property
     def _parametrizations(self) -> ParametrizationList:
-        return _parametrizations_of(self.modules[0], self._weight_name)
+        found = parametrizations_of(self.modules[0]).get(self._weight_name)
+        if found is None:
+            raise CuberError(
+                f"the {self._weight_name} of layer '{self.name}' was parametrized when the learner was made and is not "
+                "any more: keep its parametrization, or make a new learner"
+            )
+        return found
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        # Not by the attribute: in parametrize.cached(), that is the weight before the step, and its graph may be gone.
+        return self._parametrizations()
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -41,7 +53,11 @@ class ParametrizedLayer(ProtectedLayer):
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.parameter, cast(Tensor, self.bias)] if self.with_bias else [self.parameter]
+        weight = getattr(self.modules[0], self._weight_name)
+        return [weight, cast(Tensor, self.bias)] if self.with_bias else [weight]
+
+    def matrix(self) -> Tensor:
+        return self.join([self.parameter, cast(Tensor, self.bias)] if self.with_bias else [self.parameter])
 
     def use_backend(self, name: str) -> None:
         self.backend = PlainBackend(self)  # the shortcuts are for weights that are parameters
@@ -101,7 +117,7 @@ def obstacle(module: nn.Module, name: str) -> str:
     ``orthogonal`` do, fail, and those that compute another weight in training than in evaluation.
     """
     # A copy: some change their buffers in training mode, some in the right inverse.
-    parametrizations = copy.deepcopy(_parametrizations_of(module, name)).eval()
+    parametrizations = copy.deepcopy(parametrizations_of(module)[name]).eval()
     kinds = ", ".join(type(step).__name__ for step in parametrizations)
     if not all(hasattr(step, "right_inverse") for step in parametrizations):
         return f"parametrized by {kinds}, which has no right_inverse"
@@ -137,16 +153,12 @@ def _is_close(weight: Tensor, other: Tensor) -> bool:
     return bool((weight - other).norm() <= torch.finfo(weight.dtype).eps ** 0.5 * other.norm())
 
 
-def _parametrizations_of(module: nn.Module, name: str) -> ParametrizationList:
-    return cast(ParametrizationList, cast(nn.ModuleDict, module.parametrizations)[name])
-
-
 def _right_inverse(parametrizations: ParametrizationList, weight: Tensor) -> list[Tensor]:
     """Return what the originals have to be for a weight, differentiable."""
     value: Tensor | Iterable[Tensor] = weight
     for step in reversed(list(parametrizations)):
         if isinstance(step, _WeightNorm):
-            value = _lengths_and_directions(step, cast(Tensor, value), parametrizations.original1.detach())
+            value = _lengths_and_directions(step, cast(Tensor, value), originals(parametrizations)[1].detach())
         else:
             value = step.right_inverse(value)  # type: ignore[operator]
     return [value] if isinstance(value, Tensor) else list(value)
