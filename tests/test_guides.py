@@ -72,8 +72,18 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     out = capsys.readouterr().out
     assert re.search(r"print\(flowers\) +# (.*)", text).group(1) in out
     assert "Result(cuber on flowers, 2 tasks" in out
-    (shown,) = re.findall(r"print\(result\) +# (.*)", text)
-    assert re.search(re.escape(shown).replace(re.escape("..."), ".*"), out)
+    results = re.findall(r"print\(result\) +# (.*)", text)
+    assert len(results) == 3
+    for shown in results:
+        assert re.search(re.escape(shown).replace(re.escape("..."), ".*"), out)
+
+
+@pytest.mark.parametrize("kind", ["pixel", "token"])
+def test_programs_for_other_targets_are_complete(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = re.findall(r"```python\n(.*?)```", (GUIDES / "own-data.md").read_text(), re.DOTALL)
+    (program,) = (code for code in found if f"{kind} accuracy" in code)
+    exec(program, {})
+    assert f"{kind} accuracy" in capsys.readouterr().out
 
 
 def test_padding() -> None:

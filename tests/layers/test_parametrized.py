@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
 
 from cuber.layers import ProtectedLayer, scan
@@ -51,6 +53,36 @@ class Hidden(Doubled):
     @torch.no_grad()
     def right_inverse(self, weight: Tensor) -> Tensor:
         return weight / 2
+
+
+class Dropped(Doubled):
+    """Drops random entries of the weight in training."""
+
+    def forward(self, original: Tensor) -> Tensor:
+        return functional.dropout(super().forward(original), 0.2, self.training)
+
+
+class Counted(Doubled):
+    """Changes a buffer with each pass in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, original: Tensor) -> Tensor:
+        if self.training:
+            self.count += 1
+        return super().forward(original)
+
+
+class Drifting(Doubled):
+    """Computes another weight in the second pass in training."""
+
+    passes = 0
+
+    def forward(self, original: Tensor) -> Tensor:
+        self.passes += self.training
+        return (2 + 0.1 * (self.passes > 1)) * original
 
 
 def doubled_and_normed(module: nn.Module) -> nn.Module:
@@ -119,6 +151,29 @@ def test_gradients_are_those_of_the_weight_as_a_parameter(
     assert torch.allclose(layer.gradient(), 3 * other, atol=1e-10)
 
 
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_rows_of_zeros_keep_the_direction_that_weight_norm_gives_them(dim: Any) -> None:
+    torch.manual_seed(0)
+    module = parametrizations.weight_norm(nn.Linear(5, 4).double(), dim=dim)
+    layer, weights = found(module), module.parametrizations.weight
+    for lengths in (torch.ones_like(weights.original0), torch.zeros_like(weights.original0)):
+        lengths.view(-1)[0] = 0
+        weights.original0.data.copy_(lengths)
+        directions, expected = weights.original1.clone(), layer.matrix().detach()
+        layer.set_matrix(expected)
+        assert torch.allclose(layer.matrix(), expected, atol=1e-12)
+        zeros = (expected[:, :-1] == 0).all(1 - (dim or 0), keepdim=True).expand(4, 5)
+        assert zeros.any()
+        assert torch.equal(weights.original1[zeros], directions[zeros])
+        module.zero_grad()
+        (module(torch.randn(6, 5).double()).sin().sum() * 3).backward()
+        gradient = layer.gradient()[:, :-1]
+        assert gradient.isfinite().all()
+        along = (gradient * directions).sum_to_size(weights.original0.shape)[lengths == 0]
+        own = (weights.original0.grad * torch.norm_except_dim(directions, 2, -1 if dim is None else dim))[lengths == 0]
+        assert torch.allclose(along, own, atol=1e-10)
+
+
 def partly_frozen(module: nn.Module) -> nn.Module:
     parametrizations.weight_norm(module)
     module.parametrizations.weight.original0.requires_grad_(False)
@@ -136,6 +191,13 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
         lambda module: parametrize.register_parametrization(module, "weight", Hidden()),
         "Hidden, whose right_inverse is not for every weight",
     ),
+    **{
+        kind.__name__: (
+            lambda module, kind=kind: parametrize.register_parametrization(module, "weight", kind()),
+            f"{kind.__name__}, which computes another weight in training",
+        )
+        for kind in (Dropped, Counted, Drifting)
+    },
     "partly frozen": (partly_frozen, "originals that are frozen or tied"),
     "bias": (
         lambda module: parametrize.register_parametrization(module, "bias", Doubled()),
@@ -154,7 +216,9 @@ def test_what_cannot_be_set_to_every_weight_is_uncovered_with_the_reason(
     torch.manual_seed(0)
     module = way(nn.Linear(3, 3))
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    state = torch.get_rng_state()
     covered = scan(module)
+    assert torch.equal(torch.get_rng_state(), state)
     assert not covered.layers
     assert any(reason in why for why in covered.uncovered.values())
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in module.named_buffers())

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from cuber import CUBER, GPM, HAT, OWM, TRGP, SoftCUBER
+from cuber.core.layerwise import LayerwiseMethod
+from cuber.methods import METHODS
 from tests.loops import OPTIMIZERS, Watch, learn, logits, loss_fn, train, weights
 
 FAMILY: dict[str, Any] = {
@@ -147,7 +149,7 @@ def test_a_resumed_task_ends_with_the_same_bits(make: Any, optimizer: str) -> No
 
 @kinds
 @pytest.mark.parametrize("make", [*FAMILY.values(), OWM, HAT], ids=[*FAMILY, "OWM", "HAT"])
-def test_an_export_computes_what_the_task_does_and_keeps_weight_norm(kind: str, make: Any) -> None:
+def test_an_export_computes_what_the_task_does_with_plain_weights(kind: str, make: Any) -> None:
     learner = make(network(kind, normed=True))
     for task in range(2):
         learn(learner, loader(kind, task), OPTIMIZERS["AdamW"])
@@ -156,16 +158,35 @@ def test_an_export_computes_what_the_task_does_and_keeps_weight_norm(kind: str, 
     x = loader(kind, 0)[0][0]
     for task in range(2):
         plain = learner.export(task)
-        assert plain.state_dict().keys() == learner.model.state_dict().keys()
+        assert not any("parametrizations" in key for key in plain.state_dict())
         assert torch.allclose(plain(x), logits(learner, task, x), atol=1e-6)
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["one unit", "layer"])
+@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if not kind.joint])
+def test_units_whose_weight_is_zero_are_learned_and_protected(method: str, whole: bool) -> None:
+    """As pruned units have, and layers that are initialized to 0."""
+    model = network("cnn", normed=True)
+    lengths = model[-1].parametrizations.weight.original0
+    lengths.data[: len(lengths) if whole else 1] = 0
+    learner = METHODS[method](model)
+    for task in range(2):
+        learn(learner, loader("cnn", task))
+        assert logits(learner, 0, loader("cnn", 0)[0][0]).isfinite().all()
+    if isinstance(learner, LayerwiseMethod):
+        assert "5" in learner.layers
+    assert lengths.any()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
 def test_lora_adapts_no_layer_whose_weight_is_computed() -> None:
     pytest.importorskip("peft")
     from cuber import LoRA
 
-    learner = LoRA(network("mlp", normed=True))
-    assert list(learner.layers) == ["2"]
+    assert list(LoRA(network("mlp", normed=True)).layers) == ["2"]
+    model: Any = network("cnn", normed=False)
+    nn.utils.weight_norm(model[-1][0])
+    assert list(LoRA(model).layers) == ["3"]
 
 
 @kinds

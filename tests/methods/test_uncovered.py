@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cuber import CUBER, GPM, TRGP, CuberError
+from cuber import CUBER, GPM, HAT, OWM, TRGP, CuberError, FineTune, SoftCUBER
 from tests.loops import OPTIMIZERS, detach, learn, loss_fn, train
 from tests.models import CASES
 
@@ -143,9 +143,11 @@ def test_an_error_at_construction_leaves_the_model_free_for_the_next_learner() -
     [nn.Sequential(nn.Embedding(3, 4), nn.LayerNorm(4)), nn.Linear(3, 2).requires_grad_(False), nn.ReLU()],
     ids=["nothing covered", "all frozen", "no parameters"],
 )
-def test_a_model_without_any_protectable_layer_is_refused_with_the_reasons(model: nn.Module) -> None:
+@pytest.mark.parametrize("method", [GPM, TRGP, CUBER, SoftCUBER, OWM, HAT])
+def test_a_model_without_any_protectable_layer_is_refused_with_the_reasons(method: Any, model: nn.Module) -> None:
     with pytest.raises(CuberError, match=r"no layer of this model can be protected \(.+\)"):
-        GPM(model)
+        method(model)
+    FineTune(model).detach()  # nothing is left of the other learner
 
 
 def test_a_convolution_with_a_way_of_its_own_is_not_called_protected() -> None:

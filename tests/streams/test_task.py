@@ -198,6 +198,8 @@ def test_a_stream_shrinks_and_says_so():
     ("build", "sentence"),
     [
         (lambda: Stream("s", []), "stream 's' has no tasks"),
+        (lambda: Stream("s", [], metrics=None), "no setting of Stream 'metrics'; did you mean 'metric'"),
+        (lambda: Task("a", GOOD, GOOD, clases=3), "no setting of Task 'clases'; did you mean 'classes'"),
         (lambda: Stream("s", [GOOD]), "made of cuber.Task, not of tuple"),
         (
             lambda: Stream("s", [Task("a", GOOD, GOOD), Task("b", GOOD, GOOD, classes=4)], shared_head=True),

@@ -10,6 +10,7 @@ from torch import nn
 
 from cuber.core.misuse import check_known
 from cuber.errors import CuberError
+from cuber.layers.computed import old_hooks
 from cuber.layers.plain import make_plain
 from cuber.networks.heads import MultiHead, heads_of
 
@@ -37,7 +38,9 @@ def export(learner: Method, task: int) -> nn.Module:
         try:
             plain = _copy_with_one_head(learner.model, copies)
         except Exception as error:
-            raise CuberError(f"export({task}) copies the model, which cannot be copied: {error}") from error
+            old = any(old_hooks(module) for module in learner.model.modules())
+            remedy = "; use torch.nn.utils.parametrizations, whose weight_norm and spectral_norm can" if old else ""
+            raise CuberError(f"export({task}) copies the model, which cannot be copied: {error}{remedy}") from error
     for parameter in learner.freezer.frozen:
         if id(parameter) in copies:  # heads of other tasks are not copied
             copies[id(parameter)].requires_grad_(True)

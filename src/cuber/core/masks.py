@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -12,8 +13,8 @@ from torch.nn import functional
 from cuber.core import batches
 from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
-from cuber.errors import CuberError
-from cuber.layers import ProtectedLayer
+from cuber.errors import CuberError, CuberWarning
+from cuber.layers import ProtectedLayer, UsedRows, evaluation_mode, observed
 
 MaskFunction = Callable[[Batch], Tensor | None]
 
@@ -58,6 +59,34 @@ class MaskedInputs(LayerwiseMethod):
             raise CuberError(
                 f"task {self.tasks}: mask calls every position padding; it must be nonzero or True where a position is "
                 "real (torch's key_padding_mask is the opposite)"
+            )
+
+    def observe_task(self, loader: Iterable[Batch]) -> None:
+        super().observe_task(loader)
+        if self.mask is not attention_mask:  # a batch may have that for a part of the model which is not protected
+            self._warn_unless_mask_fits()
+
+    def _warn_unless_mask_fits(self) -> None:
+        """Warn where a mask has the shape of no layer's input, so that it has no effect."""
+        batch = self.sample[0]
+        real = self.real_positions(batch)
+        if real is None:
+            return
+        fits: list[bool] = []
+
+        def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
+            fits.append(as_sequences(layer, x, real) is not None)
+
+        layers, tables = self.layers.values(), self.row_memory.tables.values()
+        with torch.no_grad(), evaluation_mode(self.model), observed(layers, observe), UsedRows(tables) as used:
+            used.real = real
+            self.try_loss(batch, "batches")
+        if not any(fits) and not used.is_masked:
+            warnings.warn(
+                f"task {self.task}: mask has no effect: it returned the shape {tuple(real.shape)}, and no layer has an "
+                "input of as many samples x positions; it must have an entry for each position",
+                CuberWarning,
+                stacklevel=4,
             )
 
     def real_positions(self, batch: Batch) -> Tensor | None:

@@ -85,7 +85,7 @@ def settings_of(method: Any) -> dict[str, tuple[Any, Setting]]:
 
 
 class WithSettings:
-    """A base class of dataclasses that suggests the right name for a misspelt keyword."""
+    """A base class that suggests the right name for a misspelt keyword of the constructor."""
 
     def __new__(cls, *_: Any, **keywords: Any) -> Any:
         known = inspect.signature(cls.__init__).parameters

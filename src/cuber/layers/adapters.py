@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from cuber.errors import CuberError, needs_extra
+from cuber.layers.computed import old_hooks
 from cuber.layers.rule import rule_for
 from cuber.layers.tied import untie
 
@@ -47,7 +48,8 @@ def adaptable(model: nn.Module, targets: Iterable[str] | None, exempt: Iterable[
         name: module
         for name, module in model.named_modules()
         if name and id(module) not in exempted and is_linear(module) and rule_for(module) is not None
-        if not is_parametrized(module)  # peft would change a weight that is computed anew in each call
+        if not is_parametrized(module)
+        and not old_hooks(module)  # peft would change a weight that is computed anew in each call
     }
     if targets is None:
         return found

@@ -64,7 +64,7 @@ class PlainBackend:
 
     def effective_weight(self, module: nn.Module) -> Tensor:
         """Return ``W~``. While the task trains, its scalings read ``W B`` as a constant along protected columns."""
-        layer, weight = self.layer, self.layer.matrix()
+        layer, weight = self.layer, self.layer.join(self.layer.tensors)
         assert layer.scaling is not None
         if self.reads_anchor(module):
             return layer.scaling.weight(weight, layer.require_constraint().along(weight).to(weight))

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from cuber.errors import CuberError, CuberWarning
+from cuber.layers.computed import hold_computed, release_computed
 
 _learners: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
@@ -37,7 +38,8 @@ def release(model: nn.Module) -> None:
 
 
 def forget_frozen(model: nn.Module) -> None:
-    """Remove the names of frozen parameters from a copy of a model."""
+    """Remove from a copy of a model what a learner has done to freeze parameters."""
+    release_computed(model)
     for module in model.modules():
         module.__dict__.pop(_FROZEN, None)
 
@@ -53,12 +55,13 @@ class Freezer:
         self.thaw()
 
     def freeze(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Compute no gradients for these parameters until ``thaw()``."""
+        """Compute no gradients for these parameters until ``thaw()``, and let no training change what they compute."""
         for parameter in parameters:
             if parameter.requires_grad:
                 parameter.requires_grad_(False)
                 parameter.grad = None
                 self.frozen.append(parameter)
+        hold_computed(self.model, self.frozen)
         self._write_names()
 
     def thaw(self) -> None:
@@ -66,6 +69,7 @@ class Freezer:
         for parameter in self.frozen:
             parameter.requires_grad_(True)
         self.frozen = []
+        release_computed(self.model)
         self._write_names()
 
     def warn_of_thawed(self) -> None:

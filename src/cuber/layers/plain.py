@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from cuber.layers.attached import attached_layers, strip
+from cuber.layers.computed import bake_parametrizations
 from cuber.layers.gates import gates_of, strip_gates
 from cuber.layers.model import forget_frozen
 from cuber.layers.normalization import BatchStatistics
@@ -25,6 +26,7 @@ def make_plain(model: nn.Module) -> None:
         strip(module)
         if isinstance(module, _BatchNorm) and isinstance(module.__dict__.get("forward"), BatchStatistics):
             _normalize_by_batch(module)
+    bake_parametrizations(model)
     forget_frozen(model)
 
 

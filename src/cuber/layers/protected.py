@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cuber.errors import CuberError
 from cuber.layers.attached import Attached, AttachedParts, strip
 from cuber.layers.backends import FastBackend, PlainBackend
+from cuber.layers.computed import is_computed
 from cuber.layers.rule import Rule
 from cuber.layers.tied import untie
 from cuber.subspace import Constraint, Scaling, in_float64
@@ -115,8 +116,15 @@ class ProtectedLayer:
 
     def _own(self, name: str) -> nn.Parameter | None:
         # Read many times in a step; attributes of a module take ten times as long to look up as its parameters.
-        parameter = self.modules[0]._parameters.get(name)
-        return parameter if parameter is not None else getattr(self.modules[0], name, None)
+        parameters = self.modules[0]._parameters
+        if name in parameters:
+            return parameters[name]
+        if is_computed(self.modules[0], name):
+            raise CuberError(
+                f"the {name} of layer '{self.name}' was parametrized after the learner was made: parametrize the model "
+                "first, then make the learner"
+            )
+        return getattr(self.modules[0], name, None)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -125,7 +133,7 @@ class ProtectedLayer:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What the layer computes with: the weight, and the bias if it is trained."""
+        """What the forward pass computes with: the weight, and the bias if it is trained."""
         return list(self.parameters)
 
     @property
@@ -156,7 +164,7 @@ class ProtectedLayer:
 
     def matrix(self) -> Tensor:
         """Return ``[W | b]``, differentiable."""
-        return self.join(self.tensors)
+        return self.join(list(self.parameters))
 
     @torch.no_grad()
     def set_matrix(self, matrix: Tensor) -> None:
@@ -240,7 +248,7 @@ class ProtectedLayer:
     def effective(self, module: nn.Module) -> tuple[Tensor, Tensor | None]:
         """Return the effective weight and bias, differentiable."""
         if self._scaling is None:
-            return self.parameter, self.bias
+            return self.tensors[0], self.bias
         self._move_scaling()
         weight, *bias = self.split(self.backend.effective_weight(module))
         return weight, bias[0] if bias else self.bias

@@ -9,12 +9,11 @@ from typing import NamedTuple
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from cuber.errors import CuberError
 from cuber.layers.attached import Replacement
 from cuber.layers.composite import CompositeRule, PartRule
+from cuber.layers.computed import old_hooks
 from cuber.layers.parametrized import ParametrizedLayer, obstacle
 from cuber.layers.protected import ProtectedLayer
 from cuber.layers.rule import Rule, registered_type, rule_for
@@ -181,7 +180,7 @@ def _reason(module: nn.Module, kind: str) -> str:
         return obstacle
     if isinstance(module, ParametrizationList):
         return "parametrized, and not the weight of a layer"
-    if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in module._forward_pre_hooks.values()):
+    if old_hooks(module):
         return "computed by a hook: use torch.nn.utils.parametrizations instead"
     if registered_type(module)[1] is None:
         return f"no rule for {kind}"

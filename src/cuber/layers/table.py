@@ -58,6 +58,8 @@ class UsedRows(TorchFunctionMode):
         """Name of a table -> which of its rows were used."""
         self.real: Tensor | None = None
         """Which positions of the present batch are real, samples x positions; None: all. The others use no row."""
+        self.is_masked = False
+        """Whether ``real`` had the shape of a lookup."""
         self._names = {id(weight): name for name, weight in weights.items()}
         self._compiler = ExitStack()
 
@@ -83,7 +85,9 @@ class UsedRows(TorchFunctionMode):
             indices, weight = (*arguments, *(named[key] for key in ("input", "weight") if key in named))[:2]
             if id(weight) in self._names:
                 if function is functional.embedding and self.real is not None:  # bags add up all that they are given
-                    indices = _at_real_positions(indices, self.real.to(indices.device))
+                    found = _at_real_positions(indices, self.real.to(indices.device))
+                    self.is_masked |= found is not indices
+                    indices = found
                 self.rows[self._names[id(weight)]][indices.flatten()] = True
         return function(*arguments, **named)
 

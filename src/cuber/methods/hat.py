@@ -56,7 +56,6 @@ class HAT(FilteredUpdates):
     c: float = setting(0.75, "weight of the regularizer, which keeps a task from opening many gates", low=0)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.embeddings: list[dict[str, Tensor]] = []
         """Task -> layer name -> e."""
         self.units: dict[str, Tensor] = {}
@@ -72,6 +71,7 @@ class HAT(FilteredUpdates):
         """In the present epoch."""
         self.annealed = torch.zeros((), dtype=torch.float64)
         """s at the present step; all gates share this tensor."""
+        super().__post_init__()
 
     # The algorithm
 

@@ -9,11 +9,12 @@ import torch
 
 from cuber.core.formatting import pluralize
 from cuber.core.metric import as_metric
+from cuber.core.settings import WithSettings
 from cuber.errors import CuberError
 from cuber.streams.splits import Data, DatasetSplit, Split, as_split, check_labels
 
 
-class Task:
+class Task(WithSettings):
     """Training and test data, optional validation data, with labels in ``range(classes)`` or any other targets.
 
     Args:
@@ -131,7 +132,7 @@ class Task:
         return f"Task('{self.name}': {sizes}, {self.classes} {'classes' if self.outputs is None else 'outputs'})"
 
 
-class Stream:
+class Stream(WithSettings):
     """Tasks in the order in which they are learned.
 
     Args:

@@ -19,7 +19,7 @@ from cuber.core.boundaries import Boundaries
 from cuber.core.learner import LossFunction, Method
 from cuber.core.metric import ACCURACY, Metric, as_metric
 from cuber.core.settings import is_number, short
-from cuber.errors import CuberError, CuberWarning
+from cuber.errors import CuberError, CuberWarning, UnknownKeyword, unknown
 from cuber.layers import evaluation_mode
 from cuber.networks.heads import heads_of
 from cuber.runs.directory import RunDirectory
@@ -104,9 +104,11 @@ def learn(
     >>> result.acc, result.bwt
     (100.0, 0.0)
     """
+    if name := next((name for name in training if name not in training_options()), None):
+        raise unknown("argument of cuber.learn", name, inspect.signature(learn).parameters, UnknownKeyword)
     try:
         config = TrainingConfig(**training)
-    except TypeError as error:  # a missing or an unknown argument
+    except TypeError as error:  # a missing argument
         raise TypeError(str(error).replace("TrainingConfig.__init__", "learn")) from None
     check_seed(seed)
     measured = as_metric(getattr(stream, "metric", None) if metric is None else metric)
