@@ -149,6 +149,9 @@ def plain(value: Any, place: str, depth: int = 0) -> None:
 
 # The files of a run
 
+EARLIER_METHODS = {"softcuber": "soft-cuber"}
+"""Names of methods in files of earlier versions, and the present ones."""
+
 SEED = number(0, 2**63 - 1, whole=True)
 COUNT = number(0, whole=True)
 AMOUNT = number(0)
