@@ -230,10 +230,9 @@ def test_a_stream_a_benchmark_and_a_logger_from_outside(
         module = ModuleType(name)
         exec(extending(name), module.__dict__)
         monkeypatch.setitem(sys.modules, name, module)
-    exec(extending("benchmark").replace("epochs=3", "epochs=1"), {})
-    runs = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("result.json")}
-    methods = ("soft-cuber", "trgp", "finetune")
-    assert runs == {f"runs/rotated-digits/{method}/seed-{seed}" for method in methods for seed in (0, 1)}
+    exec(extending("benchmark").replace('"soft-cuber", ', "").replace("range(2)", "range(1)"), {})
+    results = {name: cuber.Result.load(f"runs/rotated-digits/{name}/seed-0") for name in ("trgp", "finetune")}
+    assert results["trgp"].acc > results["finetune"].acc + 10
     assert capsys.readouterr().out == ""
     exec(extending("logged"), {})
     assert re.fullmatch(r"(after task \d: \d\d\.\d %\n){4}", capsys.readouterr().out)
