@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from cuber.cli.help import HERE
 from cuber.cli.main import app, main
 
 PAGE = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
@@ -63,19 +64,23 @@ def test_help_fits_the_terminal(help_of, words) -> None:
     assert not [place for place in wrapped if place + 1 in wrapped]  # no text has more than two lines
 
 
+def test_the_help_of_run_fits_two_screens(help_of) -> None:
+    lines = help_of("run").splitlines()
+    assert len(lines) <= 50
+    assert not [line for line in lines if re.match(r" {6}", line)]  # no text is broken
+
+
 def test_run_comes_first(help_of) -> None:
     assert help_of().partition("Commands:\n")[2].startswith("  run ")
 
 
 def test_defaults_are_those_of_the_benchmark_and_method_that_are_named(help_of) -> None:
-    def words(*arguments: str) -> str:
-        return " ".join(help_of(*arguments).split())
-
-    assert "Learning rate (default: the benchmark's, 0.05 here)" in words("run")
-    assert "Learning rate (default: the benchmark's, 0.01 here)" in words("run", "permuted-mnist")
-    assert "Learning rate (default: the benchmark's, 0.03 here)" in words("grid", "permuted-mnist", "--methods", "ewc")
-    assert "Learning rate (default: the benchmark's)" in words("grid", "permuted-mnist", "split-digits")
-    assert "Learning rate (default: the benchmark's)" in words("run", "nowhere")
+    assert "Learning rate (here: 0.05)\n" in help_of("run")
+    assert "Learning rate (here: 0.01)\n" in help_of("run", "permuted-mnist")
+    assert "Learning rate (here: 0.03)\n" in help_of("grid", "permuted-mnist", "--methods", "ewc")
+    assert "Learning rate\n" in help_of("grid", "permuted-mnist", "split-digits")
+    assert "Learning rate\n" in help_of("run", "nowhere")
+    assert HERE in help_of("run")
 
 
 @pytest.mark.parametrize(("line", "offered"), [("cuber re", {"reproduce", "report"}), ("cuber report --o", {"--out"})])

@@ -92,8 +92,8 @@ def test_a_damaged_run_does_not_hide_the_others(cuber, runs, form):
 
 
 def test_a_name_means_nothing_where_nothing_has_finished(cuber, tmp_path):
-    code, _, err = cuber("compare", write(tmp_path / "a", config=""), "--against", "trgp", "--table", "time")
-    assert (code, err) == (2, "cuber: the only run has not finished, so there is nothing to compare\n")
+    code, _, err = cuber("compare", write(tmp_path / "a", config="[experiment]"), "--against", "trgp", "--table", "time")
+    assert (code, err) == (2, "cuber: there is no finished run, so there is nothing to compare: 1 not finished\n")
 
 
 def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path):
@@ -101,7 +101,7 @@ def test_where_nothing_has_finished_there_is_nothing_to_compare(cuber, tmp_path)
     write(tmp_path / "b", result_json="{")
     code, out, err = cuber("compare", tmp_path)
     assert code == 2
-    assert err == "cuber: none of 2 runs has finished, so there is nothing to compare\n"
+    assert err == "cuber: there is no finished run, so there is nothing to compare: 1 not finished, 1 damaged\n"
     assert f"{tmp_path / 'a'}: stopped, 0 tasks learned" in out
     assert f"{tmp_path / 'b' / 'result.json'} is damaged" in out
 

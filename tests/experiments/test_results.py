@@ -31,7 +31,7 @@ def logged(*lines: dict) -> str:
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path):
-    regimes = [{"first": {}}, {"first": {0: {"regime": 3, "ratio": 0.5, "cosine": 0.1, "demoted_at": None}}}]
+    regimes = [{}, {"first": {}}, {"first": {0: {"regime": 3, "ratio": 0.5, "cosine": 0.1, "demoted_at": None}}}]
     made = result(regimes=regimes, reshuffled=[[1.0, 2.0, 3.0]], accuracy_bare=MATRIX)
     (run,) = load([write(tmp_path / "a", made, CONFIG)])
     assert run.state == FINISHED
@@ -160,11 +160,12 @@ EPOCH = {"train_loss": 1.0, "lr": 0.1, "seconds": 1.0}
         ("accuracy_bare", MATRIX[1:], "the length of accuracy_bare must be 3"),
         ("accuracy_inferred", MATRIX[1:], "the length of accuracy_inferred must be 3"),
         ("reshuffled", [[1.0, 2.0]], "the length of reshuffled[0] must be 3"),
-        ("regimes", [{}, {"a": {"1": REGIME}}], "regimes[1].a.1 is not a name that can be there"),
-        ("regimes", [{}, {"a": {"0": {"regime": 3}}}], "regimes[1].a.0.ratio is missing"),
-        ("regimes", [{}, {"a": {"0": REGIME | {"regime": 4}}}], "regimes[1].a.0.regime must be one of 1, 2, 3"),
+        ("regimes", [{}, {"a": {"1": REGIME}}, {}], "regimes[1].a.1 is not a name that can be there"),
+        ("regimes", [{}, {"a": {"0": {"regime": 3}}}, {}], "regimes[1].a.0.ratio is missing"),
+        ("regimes", [{}, {"a": {"0": REGIME | {"regime": 4}}}, {}], "regimes[1].a.0.regime must be one of 1, 2, 3"),
         ("regimes", "all", "regimes must be a list"),
-        ("regimes", [{}] * 4, "the length of regimes must be 0 to 3, not 4"),
+        ("regimes", [{}] * 4, "the length of regimes must be 0 or 3, not 4"),
+        ("regimes", [{}, {}], "the length of regimes must be 0 or 3, not 2"),
         ("theory", [{}, {"a": {"old": {"0": CONDITIONS | {"cosine": "x"}}}}], "theory[1].a.old.0.cosine must be"),
         ("theory", [{}, {"a": {}}], "theory[1].a.old is missing"),
         ("predictions", [0.0], "the length of predictions must be"),
@@ -203,6 +204,16 @@ def test_an_invalid_value_is_named_with_its_place_and_its_file(tmp_path, name, v
     (run,) = load([write(tmp_path, result_json=json.dumps(result().to_dict() | {name: value}))])
     assert run.state == DAMAGED
     assert run.reason.startswith(f"{tmp_path / 'result.json'} is damaged, or not the result of a run ({fault}")
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("seed", "seed"), ("threshold", "settings.threshold"), ("name", "tasks[0].name")]
+)
+def test_a_name_that_occurs_twice_is_damage(tmp_path, name, place):
+    text = json.dumps(result().to_dict()).replace(f'"{name}": ', f'"{name}": 3, "{name}": ', 1)
+    (run,) = load([write(tmp_path, result_json=text)])
+    assert run.state == DAMAGED
+    assert f"({place} occurs more than once)" in run.reason
 
 
 def test_other_metrics_than_accuracy_have_any_values(tmp_path):

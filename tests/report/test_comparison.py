@@ -185,6 +185,15 @@ def test_the_inferred_task_has_a_row_of_its_own():
     assert texts(one)["cuber, task inferred"] == ["1", "80.00", "0.00"]
 
 
+def test_the_papers_figures_stand_beside_rows_that_are_told_the_task_alone():
+    shown = texts(table("acc", result("trgp", benchmark=CIFAR, accuracy_bare=shifted(-1), accuracy_inferred=MATRIX)))
+    assert shown["trgp"][2] == "74.46±0.32"
+    for view in ("task inferred", "task not told"):
+        _, _, *beside_acc, bwt, paper_bwt, difference = shown[f"trgp, {view}"]
+        assert [*beside_acc, paper_bwt, difference] == ["-"] * 4
+        assert bwt == "0.00"
+
+
 def test_the_spread_that_the_order_of_the_test_samples_causes():
     # ACC over the orders: 80, 82 (deviation sqrt(2)) and 80, 80 (deviation 0): sqrt(2) / 2 on average
     orders = [[[90.0, 78.0, 72.0], [90.0, 80.0, 76.0]], [[80.0, 80.0, 80.0]] * 2]

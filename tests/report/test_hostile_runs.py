@@ -122,5 +122,12 @@ def test_a_page_can_be_made_of_any_names(hostile: str) -> None:
     assert "<b>&" not in page
 
 
+def test_all_commands_show_a_name_that_is_not_utf_8_alike(hostile: str, tmp_path: Path) -> None:
+    for command in ("compare", "report"):
+        code, out = called(command, hostile, "-o", os.fsdecode(b"n\xff.html"))
+        assert code == 0
+        assert out.startswith(r"n\xff.html: ")
+
+
 def test_the_error_of_a_command_shows_control_characters() -> None:
     assert called("compare", "nowhere\x1b[31m") == (2, "cuber: directory nowhere\\x1b[31m does not exist\n")

@@ -345,7 +345,7 @@ def test_the_command(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit:
         main(["report", str(runs), "-o", str(page), "--figures", str(figures)])
     assert not exit.value.code
-    assert capsys.readouterr().out == f"{page}: 3 finished runs, 3 not finished\n{figures}: 10 files\n"
+    assert capsys.readouterr().out == f"{page}: 3 finished runs, 2 not finished, 1 damaged\n{figures}: 10 files\n"
     assert "cuber eps1=0.9" in Page(page.read_text()).cells
     names = {path.name for path in figures.iterdir()}
     assert {"made-up_acc-against-bwt.svg", "made-up_accuracy-evolution.png"} <= names
@@ -379,7 +379,7 @@ def test_a_damaged_result_is_not_drawn(damage, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit:
         main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")])
     assert not exit.value.code
-    assert "1 finished run, 1 not finished" in capsys.readouterr().out
+    assert "1 finished run, 1 damaged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_tables_and_the_page_name_the_metric_and_its_direction(tmp_path: Path) -
     assert marks_of(report)
     shown = io.StringIO()
     show_result(group.results[0], Console(file=shown, width=80))
-    assert "Test RMSE (lower is better) (softcuber on diabetes, seed 0)" in shown.getvalue()
+    assert "Test RMSE (lower is better) (soft-cuber on diabetes, seed 0)" in shown.getvalue()
     assert not {"ACC", "%"} & set(shown.getvalue().split())
 
 

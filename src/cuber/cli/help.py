@@ -6,8 +6,10 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-OF_BENCHMARK = "the benchmark's"
+OF_BENCHMARK = "of the benchmark"
 """``show_default`` of options whose default the benchmark decides."""
+HERE = 'Training options have the defaults of each benchmark; "here" shows them.'
+"""Said once, so that no option has to."""
 ARGUMENTS, EXPERIMENT, TRAINING, STREAM = "Arguments", "Experiment", "Training", "Streams of single benchmarks"
 DIRECTORY, MACHINE, OTHER = "Run directory", "Machine", "Options"
 GROUPS = (ARGUMENTS, EXPERIMENT, TRAINING, STREAM, DIRECTORY, MACHINE, OTHER)
@@ -26,6 +28,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[GIVEN] = list(args)
         return super().parse_args(ctx, args)
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        super().format_help_text(ctx, formatter)
+        if _has_defaults_of_benchmark(self.get_params(ctx)):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(HERE)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         shown = [parameter for parameter in self.get_params(ctx) if not getattr(parameter, "hidden", False)]
@@ -51,7 +60,7 @@ class Command(TyperCommand):
 
     def _defaults_of_benchmark(self, ctx: Any, parameters: list[Any]) -> dict[str, str]:
         """Defaults of the benchmark that the arguments name, by option; none where they name several."""
-        if not any(getattr(parameter, "show_default", None) == OF_BENCHMARK for parameter in parameters):
+        if not _has_defaults_of_benchmark(parameters):
             return {}
         arguments = [text for text in ctx.meta.get(GIVEN, []) if text not in ctx.help_option_names]
         chosen = self.make_context(ctx.info_name, arguments, ctx.parent, resilient_parsing=True).params
@@ -70,6 +79,10 @@ class Command(TyperCommand):
         values = vars(experiment.training()) | {"threads": experiment.preset.threads or "torch's"}
         values["protocol"] = experiment.protocol or next(iter(experiment.preset.protocols))
         return {name: _value(value) for name, value in values.items()}
+
+
+def _has_defaults_of_benchmark(parameters: list[Any]) -> bool:
+    return any(getattr(parameter, "show_default", None) == OF_BENCHMARK for parameter in parameters)
 
 
 def _value(value: Any) -> str:
@@ -102,6 +115,6 @@ def _text(parameter: Any, here: dict[str, str]) -> str:
     default = parameter.show_default
     if default is True:
         default = parameter.default if not (parameter.required or getattr(parameter, "is_flag", False)) else None
-    if default == OF_BENCHMARK and parameter.name in here:
-        default = f"{default}, {here[parameter.name]} here"
+    if default == OF_BENCHMARK:
+        return f"{text} (here: {here[parameter.name]})" if parameter.name in here else text
     return text if default is None or default is False or default == [] else f"{text} (default: {default})"

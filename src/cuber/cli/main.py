@@ -82,6 +82,7 @@ def compare(
     from cuber.report.comparison import compare as compare_runs
     from cuber.report.formats import FORMATS, as_json, remarks, show_comparison
     from cuber.report.grouping import load_report
+    from cuber.report.model import missing_text
     from cuber.runs.files import write_atomically
 
     if out is not None and (not out or Path(out).is_dir()):
@@ -107,9 +108,8 @@ def compare(
         for remark in remarks(comparison):
             print(f"cuber: {remark}", file=sys.stderr)
     if not comparison.tables:
-        runs = len(comparison.unfinished)
-        none = "the only run has not" if runs == 1 else f"none of {runs} runs has"
-        raise CuberError(f"{none} finished, so there is nothing to compare")
+        missing = missing_text(comparison.unfinished)
+        raise CuberError(f"there is no finished run, so there is nothing to compare: {missing}")
 
 
 @app.command(cls=Command)
@@ -135,6 +135,7 @@ def report(
     from cuber.core.formatting import pluralize
     from cuber.experiments.grid import numbers
     from cuber.report.grouping import load_report
+    from cuber.report.model import missing_text
     from cuber.runs.files import write_atomically
 
     with needs_extra("report", "cuber report"):
@@ -149,8 +150,8 @@ def report(
     text = render(loaded, against)
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
-    missing = f", {len(loaded.unfinished)} not finished" if loaded.unfinished else ""
-    print(f"{page}: {pluralize(loaded.runs, 'finished run')}{missing}")
+    counts = filter(None, [pluralize(loaded.runs, "finished run"), missing_text(loaded.unfinished)])
+    print(f"{page}: {', '.join(counts)}")
     if figures is not None:
         print(f"{figures}: {len(save_all(loaded, Path(figures)))} files")
 

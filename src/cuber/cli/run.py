@@ -31,7 +31,7 @@ QUIET: Any = option(False, "--quiet", help="Print only the outcome.")
 
 @with_shared_options
 def run(
-    benchmark: str = typer.Argument("overlap-digits", help="See cuber list."),
+    benchmark: str = typer.Argument("overlap-digits", help="See cuber list.", rich_help_panel=EXPERIMENT),
     method: str = option("cuber", group=EXPERIMENT, metavar="NAME", help="Method; see cuber list."),
     seed: int = option(0, group=EXPERIMENT, help="Seed of data, weights and order."),
     settings: list[str] = option(
@@ -46,10 +46,7 @@ def run(
     quiet: bool = QUIET,
     **options: Any,
 ) -> None:
-    """Learn the tasks of a benchmark one after another.
-
-    After each task the accuracy on all tasks is measured. The table at the end shows how old tasks changed.
-    """
+    """Learn the tasks of a benchmark one after another."""
     from cuber.report.console import PlainConsole
 
     keep_freed_memory()
@@ -101,7 +98,9 @@ def run(
 @with_shared_options
 def grid(
     context: typer.Context,
-    what: list[str] = typer.Argument(metavar="BENCHMARK", help="See cuber list; or one TOML file."),
+    what: list[str] = typer.Argument(
+        metavar="BENCHMARK", help="See cuber list; or one TOML file.", rich_help_panel=EXPERIMENT
+    ),
     methods: str | None = option(
         None,
         "--methods",

@@ -22,7 +22,7 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[31m\n"), printable("3° \udcff")
     ('a\\x1b[31m\\n', '3° \\xff')
     """
-    return UNPRINTABLE.sub(_escaped, text)
+    return UNPRINTABLE.sub(lambda found: _escaped(found[0]), text)
 
 
 def printable_values(value: Any) -> Any:
@@ -34,10 +34,10 @@ def printable_values(value: Any) -> Any:
     return [printable_values(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(character: str) -> str:
+    code = ord(character)
     # Python reads the bytes 80 to ff of file names that are not UTF-8 as these halves of characters.
-    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else ascii(found[0])[1:-1]
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else ascii(character)[1:-1]
 
 
 def is_unicode(encoding: str | None) -> bool:
@@ -68,7 +68,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
-    return "".join(REPLACEMENTS.get(character) or ascii(character)[1:-1] for character in missing), error.end
+    return "".join(REPLACEMENTS.get(character) or _escaped(character) for character in missing), error.end
 
 
 codecs.register_error(ERROR_HANDLER, _replace)

@@ -54,6 +54,18 @@ def find_method(name: str) -> type[Method]:
     return method
 
 
+def method_name(method: type[Method]) -> str:
+    """Return the name of a method in results and on the command line.
+
+    Args:
+        method: A class; one of another package has its own name in lower case.
+
+    >>> method_name(SoftCUBER), method_name(GPM)
+    ('soft-cuber', 'gpm')
+    """
+    return next((name for name, known in METHODS.items() if known is method), method.__name__.lower())
+
+
 def all_methods() -> dict[str, type[Method]]:
     """Return all methods by name, with a warning for each of another package that cannot be loaded.
 
@@ -80,5 +92,6 @@ __all__ = [
     "SoftCUBER",
     "all_methods",
     "find_method",
+    "method_name",
     "setting",
 ]

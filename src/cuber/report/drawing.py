@@ -22,7 +22,7 @@ COLORS = {
     "cuber": ("#274dad", "#93bdff"),
     "trgp": ("#9b4804", "#fa974c"),
     "gpm": ("#3ca488", "#8eebbf"),
-    "softcuber": ("#a038e8", "#c99bff"),
+    "soft-cuber": ("#a038e8", "#c99bff"),
     "ewc": ("#af8707", "#f2d95c"),
     "hat": ("#1b7a94", "#4fc4e6"),
     "agem": ("#730d04", "#ff7061"),
@@ -94,9 +94,8 @@ class Mark:
 
 
 def method_place(method: str) -> int | None:
-    """The place of a method of this package among the colors; ``softcuber`` and ``soft-cuber`` are the same."""
-    name = method.replace("-", "").lower()
-    return list(COLORS).index(name) if name in COLORS else None
+    """The place of a method of this package among the colors."""
+    return list(COLORS).index(method) if method in COLORS else None
 
 
 @contextmanager

@@ -305,6 +305,14 @@ class Report:
         return replace(self, groups=[replace(group, shown_tasks=tasks) for group in self.groups])
 
 
+def missing_text(unfinished: Iterable[RunRecord]) -> str:
+    """Say how many runs have no result: "2 not finished, 1 damaged"; "" for none."""
+    from cuber.experiments.results import DAMAGED  # imports what printing one result does not need
+
+    states = ["damaged" if run.state == DAMAGED else "not finished" for run in unfinished]
+    return ", ".join(f"{states.count(state)} {state}" for state in ("not finished", "damaged") if state in states)
+
+
 def setting_text(value: Any) -> str:
     """A setting's value, short, and the same for equal values.
 

@@ -13,7 +13,7 @@ from cuber.metrics import change_of_old_tasks
 from cuber.report import drawing
 from cuber.report.comparison import TABLES, compare
 from cuber.report.figures import MOST_BANDS, Marks, comparisons, marks_of
-from cuber.report.model import MISSING, OTHER_VIEWS, Estimate, Group, Report, Variant
+from cuber.report.model import MISSING, OTHER_VIEWS, Estimate, Group, Report, Variant, missing_text
 from cuber.report.table import Table
 from cuber.report.theory_conditions import CONDITIONS, PREDICTORS, all_pairs, summary_row
 from cuber.report.typography import VISIBLE, estimate_text, memory_text, number, seeds_text, time_text, typeset
@@ -33,7 +33,7 @@ def render(report: Report, against: str | None = None) -> str:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(number=number, estimate=_estimate, seeds=seeds_text)
-    environment.filters.update(time=time_text, memory=memory_text, heat=heat, typeset=typeset)
+    environment.filters.update(time=time_text, memory=memory_text, heat=heat, typeset=typeset, missing=missing_text)
     marks, comparison = marks_of(report), compare(report, against)
     return environment.get_template("page.html").render(
         report=report,

@@ -37,6 +37,9 @@ def read_config(directory: Path) -> dict[str, dict[str, Any]]:
         raise CuberError(
             f"{path} is damaged, or not the configuration of a run ({reason}): put it right, or start over with --fresh"
         ) from error
+    experiment = config.get("experiment", {})
+    if "method" in experiment:
+        experiment["method"] = schema.EARLIER_METHODS.get(experiment["method"], experiment["method"])
     return config
 
 

@@ -14,7 +14,7 @@ from cuber.core.formatting import format_number, pluralize
 from cuber.errors import CuberError
 from cuber.metrics import Measure
 from cuber.runs.files import plain, read_text, write_atomically
-from cuber.runs.schema import check_result
+from cuber.runs.schema import EARLIER_METHODS, check_result, read_json
 
 FILE_NAME = "result.json"
 
@@ -151,6 +151,7 @@ class Result:
             values: they are not validated; ``load`` does that.
         """
         own = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
+        own["method"] = EARLIER_METHODS.get(own["method"], own["method"])
         own["history"] = [[Epoch(**epoch) for epoch in epochs] for epochs in own.get("history", [])]
         own["regimes"] = [
             {layer: {int(old): regime for old, regime in by_task.items()} for layer, by_task in by_layer.items()}
@@ -174,7 +175,7 @@ class Result:
         """
         path = Path(directory) / FILE_NAME
         try:
-            values = json.loads(read_text(path))
+            values = read_json(read_text(path))
             check_result(values)
         except OSError as error:
             raise CuberError(f"cannot read {path}: {error.strerror or error}") from error

@@ -6,6 +6,7 @@ A schema is a function of a value and its place. It raises an :class:`InvalidErr
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,31 @@ class InvalidError(ValueError):
 
     def __init__(self, place: str, expected: str, value: Any) -> None:
         super().__init__(f"{place or 'it'} must be {expected}, not {short(value)}")
+
+
+class Repeated(dict[str, Any]):
+    """A JSON object in which a name occurs more than once; no schema allows it."""
+
+    name: str
+
+
+def read_json(text: str) -> Any:
+    """Return the values of a JSON text, for a schema to check.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) == len(pairs):
+        return values
+    names = [name for name, _ in pairs]
+    repeated = Repeated(values)
+    repeated.name = next(name for name in names if names.count(name) > 1)
+    return repeated
 
 
 # Parts of schemas
@@ -120,6 +146,8 @@ def table(
         for name, entry in value.items():
             schema = known.get(name, rest)
             TEXT(name, f"a name in {place or 'it'}")
+            if isinstance(value, Repeated) and name == value.name:
+                raise ValueError(f"{_inside(place, name)} occurs more than once")
             if schema is not None:
                 schema(entry, _inside(place, name))
 
@@ -148,6 +176,9 @@ def plain(value: Any, place: str, depth: int = 0) -> None:
 
 
 # The files of a run
+
+EARLIER_METHODS = {"softcuber": "soft-cuber"}
+"""Names of methods in files of earlier versions, and the present ones."""
 
 SEED = number(0, 2**63 - 1, whole=True)
 COUNT = number(0, whole=True)
@@ -220,6 +251,7 @@ def check_result(values: Any) -> None:
     list_of(plain)(values.get("history", []), "history")
     detected = len(values.get("history", [])) if values.get("boundaries") is not None else 0
     some_rows, some_tasks = range(max(rows, detected) + 1), range(1, max(tasks, detected) + 1)
+    all_or_none = sorted({0, rows, detected})
 
     def row(index: int) -> Schema:
         learned = index + 1 if rows == tasks else tasks
@@ -248,8 +280,8 @@ def check_result(values: Any) -> None:
             "accuracy_bare": optional(per_task(row, [rows])),
             "accuracy_inferred": optional(per_task(row, [rows])),
             "reshuffled": list_of(list_of(value, [tasks])),
-            "regimes": by_layer(of_old_tasks(REGIME)),
-            "predictions": list_of(number(), sorted({0, rows, detected})),
+            "regimes": per_task(lambda task: table({}, rest=of_old_tasks(REGIME)(task)), all_or_none),
+            "predictions": list_of(number(), all_or_none),
             "boundaries": optional(BOUNDARIES),
             "theory": by_layer(lambda task: table({"old": of_old_tasks(CONDITIONS)(task)})),
             "pool": by_layer(lambda task: POOL),

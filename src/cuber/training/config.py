@@ -25,16 +25,16 @@ class TrainingConfig:
     epochs: int = setting(MISSING, "Epochs per task, at most.", low=1)
     lr: float = setting(MISSING, "Learning rate.", low=0, high=1e38)
     batch_size: int = setting(64, "Samples per training step.", low=1)
-    patience: int | None = setting(None, "Epochs without gain until lr is divided; 0: off.", low=0)
+    patience: int | None = setting(None, "Epochs without gain before lr falls.", low=0)
     factor: float = setting(2.0, "Divisor of lr when patience runs out.", low=1)
     floor: float = setting(1e-5, "A task ends when lr falls below it.", low=0)
     evaluation_batch_size: int = setting(256, "Samples per batch in evaluation.", low=1)
     precision: str = setting(
         "float32",
-        "float32, bf16, or on NVIDIA GPUs tf32.",
+        "float32, bf16, or (NVIDIA) tf32.",
         choices=("float32", "bf16", "tf32"),
     )
-    compile: bool = setting(False, "Compile training steps by torch.compile.")
+    compile: bool = setting(False, "Train with torch.compile.")
 
     def __post_init__(self) -> None:
         for name, (kind, _, limits) in training_options().items():

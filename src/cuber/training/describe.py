@@ -22,6 +22,7 @@ from cuber.core.metric import ACCURACY
 from cuber.core.pooled import PooledMethod
 from cuber.core.settings import settings_of
 from cuber.errors import CuberError
+from cuber.methods import method_name
 from cuber.metrics import Measure
 from cuber.networks.heads import heads_of
 from cuber.runs.config_file import Config
@@ -44,7 +45,7 @@ def empty_result(trainer: Trainer) -> Result:
     one_head = stream.shared_head and not heads_of(learner.model)
     return Result(
         benchmark=stream.name,
-        method=type(learner).__name__.lower(),
+        method=method_name(type(learner)),
         seed=trainer.seed,
         tasks=[
             {

@@ -18,7 +18,7 @@ from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.learner import Method
 from cuber.errors import CuberError
 from cuber.layers import evaluation_mode
-from cuber.methods.cuber import CUBER
+from cuber.methods import CUBER, method_name
 from cuber.theory import positive_correlation, power_iteration, sufficient_projection
 from cuber.theory.thresholds import largest_backward_step, smallest_eps2
 
@@ -37,7 +37,7 @@ class TheoryRecorder:
 
     def __init__(self, learner: Method) -> None:
         if not isinstance(learner, CUBER):
-            name = type(learner).__name__.lower()
+            name = method_name(type(learner))
             raise CuberError(
                 f"the theorems compare with the last gradients of old tasks, which {name} does not keep: "
                 "choose cuber (with eps2 above 1 it learns as trgp does)"
