@@ -92,7 +92,9 @@ def test_a_damaged_run_does_not_hide_the_others(cuber, runs, form):
 
 
 def test_a_name_means_nothing_where_nothing_has_finished(cuber, tmp_path):
-    code, _, err = cuber("compare", write(tmp_path / "a", config="[experiment]"), "--against", "trgp", "--table", "time")
+    code, _, err = cuber(
+        "compare", write(tmp_path / "a", config="[experiment]"), "--against", "trgp", "--table", "time"
+    )
     assert (code, err) == (2, "cuber: there is no finished run, so there is nothing to compare: 1 not finished\n")
 
 
