@@ -47,6 +47,11 @@ def test_links_between_pages_and_to_files_resolve(page: Path) -> None:
             assert anchor in anchors(target), f"{page.name} links to {path}#{anchor}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_show_titles_and_not_files(page: Path) -> None:
+    assert re.findall(r"\[`?[\w./-]+\.md`?\]\(", without_code(page.read_text())) == []
+
+
 def test_every_page_is_in_the_table_of_contents() -> None:
     entries = set()
     for page in (DOCS / "index.md", DOCS / "reference" / "index.md"):

@@ -238,6 +238,7 @@ def test_the_page_has_every_table_of_compare_with_its_numbers():
             cells = [cell.replace("±", " ± ") for cell in row]
             assert any(page.cells[place : place + len(cells)] == cells for place in range(len(page.cells))), row
     assert "cuber eps2=0.25" in page.text
+    assert "p: two-sided paired t-test" in page.text
     # Streams of one name are not mixed
     twice = Report([made.groups[1], Group("other", made.groups[1].variants[:1])])
     assert [len(own[0].rows) for own in compare(twice).of_groups] == [4, 1]

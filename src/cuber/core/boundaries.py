@@ -117,7 +117,7 @@ class Boundaries(WithSettings):
     >>> stream = [torch.randn(10, 4, generator=random) + 5 * (step >= 30) for step in range(40)]
     >>> observed = [boundaries.observe(batch) for batch in stream]
     >>> [(step, seen.kind, seen.task, seen.change) for step, seen in enumerate(observed) if seen.is_boundary]
-    [(31, 'new', 1, 30)]
+    [(32, 'new', 1, 30)]
     >>> boundaries.task, boundaries.tasks, boundaries.batches, boundaries.settings["delay"]
     (1, 2, 40, 20)
     >>> again = Boundaries(boundaries.learner, warm_up=40)
