@@ -52,9 +52,10 @@ def test_readme() -> None:
     assert {"number", "ratio", "cosine", "demoted_at"} == regime.__dict__.keys()
 
     model = nn.Linear(8, 3)
-    scope = {"cuber": scope["cuber"], "model": model, "x": x, "y": y, "x2": x, "y2": y}
-    exec(whole.replace(", ...]", "]"), scope)
-    assert scope["result"].accuracy
+    data = {f"{name}{number}": values for name, values in {"x": x, "y": y}.items() for number in ("", 2, 3, 4)}
+    scope = {"cuber": scope["cuber"], "model": model, **data}
+    exec(whole, scope)
+    assert scope["result"].bwt is not None
 
 
 def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +150,8 @@ def without_times(result: dict[str, Any]) -> dict[str, Any]:
 def test_adding_a_method_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (GUIDES / "adding-a-method.md").read_text()
     modules = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL))
-    offers = dict(re.findall(r'^(\w+) = "(.*)"$', text, re.MULTILINE))
+    table = text.partition('[project.entry-points."cuber.methods"]\n')[2].partition("```")[0]
+    offers = dict(re.findall(r'^(\w+) = "(.*)"$', table, re.MULTILINE))
     assert offers == {name: f"{name}:{name.capitalize()}" for name in ("nothing", "anchor", "normalized")}
     assert modules.keys() == offers.keys()
     assert len(modules["nothing"].splitlines()) < 15

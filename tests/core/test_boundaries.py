@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cuber import Boundaries, CuberError
 from cuber.core.boundaries import GROUP, scores
 from cuber.core.first_layer import FirstLayer
 from cuber.subspace import ChangeTest, Density
+from tests.loops import loss_fn
 from tests.models import CASES
 
 SHIFTS = {"A": 0.0, "B": 3.0, "C": -3.0}
@@ -147,6 +149,15 @@ def test_a_learners_own_forward_is_used() -> None:
     method = cuber.CUBER(nn.Linear(6, 2), forward=lambda model, batch: model(batch["x"]).square().mean())
     found = events(Boundaries(method, warm_up=100), ({"x": x} for x, _ in stream("AB")))
     assert [kind for kind, *_ in found] == ["new"]
+
+
+def test_the_loop_of_the_guide() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "boundaries.md").read_text()
+    loop = text.partition("```python\n")[2].partition("```")[0]
+    method = learner()
+    exec(loop, {"cuber": cuber, "torch": torch, "learner": method, "batches": stream("AB"), "loss_fn": loss_fn})
+    assert method.tasks == 2
+    assert method.task is None
 
 
 # What a sample is described by

@@ -49,6 +49,17 @@ def test_what_differs_makes_a_variant_and_its_name():
     ]
 
 
+def test_told_and_detected_boundaries_make_variants():
+    chosen = {"false_alarms": 0.001, "delay": 20, "warm_up": 200}
+    training = {"epochs": 5, "lr": 0.01}
+    runs = [run(training=training)] + [
+        run(seed=seed, training=training | {"boundaries": chosen | {"delay": delay}})
+        for seed, delay in enumerate((20, 5))
+    ]
+    assert labels(group(runs[:2])) == ["cuber boundaries=detected", "cuber boundaries=told"]
+    assert labels(group(runs[1:])) == ["cuber delay=5", "cuber delay=20"]
+
+
 def test_training_and_options_make_variants_too():
     runs = [
         run(training={"epochs": 5, "lr": 0.01, "optimizer": "SGD"}),

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from cuber.core.boundaries import Boundaries
 from cuber.core.encoding import printable, printable_values
 from cuber.core.settings import is_number, settings_of
 from cuber.datasets import OFFICIAL_SIZE
@@ -84,6 +85,7 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
             **_missing(result),
             **result.settings,
             **result.training,
+            **_boundaries(result),
             "tests": len(result.accuracy),
         }
         for run, result in finished
@@ -101,6 +103,15 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
         return (0, float(value), "") if is_number(value) else (1, 0.0, setting_text(value))
 
     return sorted(found.values(), key=lambda part: [order(value) for value in part[0].values()])
+
+
+def _boundaries(result: Result) -> dict[str, Any]:
+    """Return whether boundaries of tasks were told or detected, and the settings by which they were detected."""
+    chosen = result.training.get("boundaries")
+    usual = {name: default for name, (default, _) in settings_of(Boundaries).items()}
+    if isinstance(chosen, dict):
+        return {"boundaries": "detected", **usual, **chosen}
+    return {"boundaries": "told", **usual}
 
 
 def _missing(result: Result) -> dict[str, Any]:

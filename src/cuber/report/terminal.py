@@ -51,7 +51,7 @@ def show_result(result: Result, console: Console) -> None:
 def show_summary(result: Result, console: Console) -> None:
     """Print ACC, BWT, forgetting, time, memory and notes."""
     lines = [Text(f"{_figures(result.accuracy, result.metric)}  time {sum(result.seconds):.1f} s", style="bold")]
-    others = {"the inferred task": result.accuracy_inferred, "bare weights (task not told)": result.accuracy_bare}
+    others = {"the inferred task": result.accuracy_inferred, "the task not told": result.accuracy_bare}
     for what, matrix in others.items():
         if matrix is not None:
             lines.append(Text(f"{_figures(matrix, result.metric)}  with {what}"))
@@ -97,7 +97,7 @@ def _accuracy_table(result: Result) -> Table:
     gains = [metric.gain(own[task], result.accuracy[-1][task] or 0.0) for task in old]
     changes = [Text(f"{format_number(gain, f'+{_form(metric)}')} ", style=_style(gain, metric)) for gain in gains]
     show = partial(_value, metric)
-    titles = {"bare weights": result.accuracy_bare, "task inferred": result.accuracy_inferred}
+    titles = {"task not told": result.accuracy_bare, "task inferred": result.accuracy_inferred}
     others = {title: list(map(show, matrix[-1])) for title, matrix in titles.items() if matrix is not None}
     names = [Text(f"{task} {about['name']}") for task, about in enumerate(result.tasks)]
     if len(own) > MOST_COLUMNS:

@@ -205,7 +205,7 @@ class RunDirectory:
         if decisive:
             raise RefusedError(
                 f"{self.path} holds a run with another configuration: {listed(decisive)}; "
-                "choose another directory, or start over with --fresh"
+                "choose another directory, or start over with --fresh, in Python with RunDirectory(path, fresh=True)"
             )
         if changed and not (self.path / FILE_NAME).exists():
             machines = listed(list(changed.values()))
