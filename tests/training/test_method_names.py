@@ -1,4 +1,4 @@
-"""A method has one name, whoever runs it; files with an earlier name are read."""
+"""A method has one name in the library and on the command line; files with an earlier name are read."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ NEIGHBORS = 3
 SMALLEST = 1e-3
 """Added to variances before their logarithm is taken: smaller ones do not count."""
 MOST_POSITIONS = 2**12
-"""Larger images are reduced to about so many positions."""
+"""Larger images are reduced to about this number of positions."""
 
 
 def describe(layer: ProtectedLayer, x: Tensor, samples: int, real: Tensor | None = None) -> Tensor | None:

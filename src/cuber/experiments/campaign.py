@@ -158,7 +158,7 @@ def _previous(cell: Cell, retry: bool) -> JobStatus:
     if not any((cell.directory / name).exists() for name in (CONFIG, RESULT)):
         return job
     run = read(cell.directory)
-    if run.state == DAMAGED:  # its files must be put right, or replaced by --fresh: --retry would not help
+    if run.state == DAMAGED:  # its files must be repaired, or replaced by --fresh: --retry would not help
         return job.update(REFUSED, run.reason)
     wanted = ready_for_toml(cell.experiment.expected())
     asked = {table: {**run.config.get(table, {}), **values} for table, values in wanted.items()}
