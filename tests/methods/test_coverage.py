@@ -57,13 +57,13 @@ def test_ewc_holds_what_is_not_per_task() -> None:
 
 def test_print_begins_with_the_shares() -> None:
     lines = repr(GPM(Table(2))).splitlines()
-    share = "75.8 % of 99 trained parameters protected, 12.1 % per task, 12.1 %"
+    share = "75.8 % of 99 trained parameters in protected layers, 12.1 % per task, 12.1 %"
     assert lines[1] == f"  {share} frozen after the first task"
     assert "  kept per task: norm.weight, norm.bias" in lines
     assert repr(GPM(Table(2), uncovered="train")).splitlines()[1] == f"  {share} trained without protection"
     shared = repr(GPM(Table(2), norm_parameters="shared")).splitlines()[1]
-    assert shared == "  75.8 % of 99 trained parameters protected, 24.2 % frozen after the first task"
-    assert repr(GPM(DATA.model())).splitlines()[1].endswith("  100.0 % of 271 trained parameters protected")
+    assert shared == "  75.8 % of 99 trained parameters in protected layers, 24.2 % frozen after the first task"
+    assert repr(GPM(DATA.model())).splitlines()[1].endswith("  100.0 % of 271 trained parameters in protected layers")
 
 
 def test_methods_that_protect_nothing_have_no_coverage() -> None:

@@ -78,7 +78,7 @@ class Coverage:
 
     def lines(self) -> list[str]:
         """Return the first lines of ``print(learner)``."""
-        parts = [f"{self.share(self.protected)} of {self.trained:,} trained parameters protected"]
+        parts = [f"{self.share(self.protected)} of {self.trained:,} trained parameters in protected layers"]
         if not self.trained and self.frozen:
             parts = ["nothing is trained before the first task"]
         if self.per_task:
