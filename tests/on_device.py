@@ -159,6 +159,30 @@ def inferred_elsewhere(name: str, device: torch.device) -> None:
         assert torch.allclose(probabilities.cpu().double(), expected[2], atol=1e-5)
 
 
+def boundaries_elsewhere(device: torch.device) -> None:
+    """A stream without boundaries: the same are found on the device, and from a state that was saved there."""
+    tasks = [cuber.Task(f"blobs {n}", small.blobs(10 * n, 320), small.blobs(10 * n + 1, 20), classes=3) for n in (0, 1)]
+    stream = cuber.Stream("blobs", tasks, shared_head=True)
+
+    def run(device: torch.device) -> tuple[cuber.Result, cuber.Boundaries]:
+        learner = cuber.CUBER(small.model(shared_head=True).to(device))
+        boundaries = cuber.Boundaries(learner, warm_up=100)
+        return cuber.learn(learner, stream, boundaries=boundaries, epochs=1, lr=0.1, batch_size=8), boundaries
+
+    expected, watched = run(CPU)
+    with accelerator():
+        found, there = run(device)
+        saved = there.state_dict()
+    assert (found.accuracy, found.boundaries) == (expected.accuracy, expected.boundaries)
+    assert found.boundaries is not None
+    assert found.boundaries["answers"] == [0, 1]
+    here = cuber.Boundaries(cuber.CUBER(small.model(shared_head=True)), warm_up=100)
+    here.load_state_dict(saved)
+    for step in range(20):
+        batch = small.blobs(20 + step, 8)
+        assert here.observe(batch) == watched.observe(batch)
+
+
 class Sloppy(Method):
     """Makes a tensor without saying where."""
 
@@ -181,6 +205,7 @@ TRIALS: dict[str, Callable[[torch.device], None]] = {
     **{f"no float64, {name}": partial(almost_the_same, name) for name in METHODS},
     **{f"inferred elsewhere, {name}": partial(inferred_elsewhere, name) for name in ("gpm", "cuber")},
     "trained": trained,
+    "boundaries elsewhere": boundaries_elsewhere,
     "resumed elsewhere": resumed_elsewhere,
     "noticed": noticed,
 }
