@@ -262,7 +262,8 @@ def test_print_counts_up_projections_as_trained_and_the_model_as_frozen_by_the_l
     ups = {name: sum(learner.adapters.up(name, layer).numel() for layer in own) for name, own in learner.ranks.items()}
     shared, private = ups["task_0"] + ups["task_1"], ups["task_1_reuse"]
     share, trained = 100 * shared / (shared + private), shared + private
-    assert said[1] == f"  {share:.1f} % of {trained:,} trained parameters in protected layers, {100 - share:.1f} % per task"
+    protected = f"{share:.1f} % of {trained:,} trained parameters in protected layers"
+    assert said[1] == f"  {protected}, {100 - share:.1f} % per task"
     assert said[2] == f"  heads: {2 * (2 * 48 + 2)} parameters, not counted above"
     assert said[3] == f"  frozen by the learner: {base:,} parameters, not counted above"
     assert said[4] == "  frozen by you: 1 layer (vit.layernorm)"
