@@ -4,7 +4,7 @@ python benchmarks/boundaries.py laws [--runs 500]
     How often a stationary stream of scores raises an alarm, by the law of the scores: our test, and CUSUM.
 python benchmarks/boundaries.py changes|returns|long BENCHMARK... [--seeds 0-9]
     Detection alone, without training. returns: tasks A B A C B. long: one task, ten times as long.
-python benchmarks/boundaries.py accuracy BENCHMARK... [--seeds 0-9] [--epochs 2] [--method cuber]
+python benchmarks/boundaries.py accuracy BENCHMARK... [--seeds 0-9] [--epochs 2] [--method cuber] [--test-per-task 300]
     ACC with boundaries told and detected.
 
 The paper's benchmarks use 2,000 training images per task and at most five tasks; CUBER_DATA names their directory.
@@ -105,11 +105,11 @@ def _detect_all(
     )
 
 
-def accuracy(name: str, seeds: list[int], method: str, epochs: int) -> None:
-    """ACC with boundaries told and detected."""
+def accuracy(name: str, seeds: list[int], method: str, epochs: int, test: int | None) -> None:
+    """ACC with boundaries told and detected; the batches are the same."""
     rows = []
     for seed in seeds:
-        common = {"seed": seed, "epochs": epochs, "patience": 0, **sizes(name)}
+        common = {"seed": seed, "epochs": epochs, "patience": 0, "test_per_task": test, **sizes(name)}
         told = run(Experiment(name, method, **common))
         found = run(Experiment(name, method, **common, boundaries="detect"))
         rows.append((told.acc, found.acc))
@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=numbers, default=list(range(10)))
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--method", default="cuber")
+    parser.add_argument("--test-per-task", type=int, help="test samples per task, at most (default: all)")
     parser.add_argument("--runs", type=int, default=500)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -167,7 +168,7 @@ def main() -> None:
         laws(options.runs)
     for name in options.benchmarks:
         if options.what == "accuracy":
-            accuracy(name, options.seeds, options.method, options.epochs)
+            accuracy(name, options.seeds, options.method, options.epochs, options.test_per_task)
         elif options.what != "laws":
             {"changes": changes, "returns": returns, "long": long}[options.what](name, options.seeds)
 

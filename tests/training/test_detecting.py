@@ -107,6 +107,17 @@ def test_no_step_is_made_on_batches_of_the_next_task_and_end_task_sees_none() ->
     assert seen["begin"] == seen["end"] == [{0}, {1}]
 
 
+def test_weights_are_those_of_known_boundaries_where_changes_are_located_exactly() -> None:
+    """Fine-tuning, because the other methods also look at different samples when tasks begin and end."""
+    stream, learners = Stream("blobs", tasks(2), shared_head=True), [method(cuber.FineTune), method(cuber.FineTune)]
+    found = learn(learners[0], stream, epochs=2).boundaries
+    cuber.learn(learners[1], stream, **(OPTIONS | {"epochs": 2}))
+    assert found is not None
+    assert [each["change"] for each in found["found"]] == found["changes"]
+    detected, known = (learner.model.state_dict() for learner in learners)
+    assert all(torch.equal(detected[name], known[name]) for name in known)
+
+
 def test_a_stream_of_one_task_is_one_task() -> None:
     learner = method(cuber.FineTune)
     result = learn(learner, Stream("blobs", tasks(1, 960), shared_head=True))

@@ -21,12 +21,12 @@ class UnmarkedStream:
         stream: The tasks; one that is listed several times comes back.
         batch_size: Samples per batch.
         epochs: Passes over the samples of each task, each in another order.
-        seed: Of the orders.
+        seed: Of the orders, which are those that a trainer with known boundaries draws from the same seed.
     """
 
     def __init__(self, stream: Stream, batch_size: int, epochs: int, seed: int) -> None:
         self.stream, self.batch_size, self.epochs, self.seed = stream, batch_size, epochs, seed
-        steps = [epochs * len(self._loader(position, 0)) for position in range(len(stream))]
+        steps = [epochs * len(self._loader(position)) for position in range(len(stream))]
         self.ends = list(accumulate(steps))
         """Number of batches up to the end of each task: the truth, for tests and reports only."""
 
@@ -36,10 +36,11 @@ class UnmarkedStream:
     def batches(self, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches, starting with number ``first``."""
         for position in range(len(self.stream)):
-            for epoch in range(self.epochs):
-                loader = self._loader(position, epoch)
+            loader = self._loader(position)
+            for _ in range(self.epochs):
+                batches = loader.batches(first)  # draws the order of this epoch, even if all of it is skipped
                 if first < len(loader):
-                    yield from loader.batches(first)
+                    yield from batches
                 first = max(0, first - len(loader))
 
     def position(self, batch: int) -> int:
@@ -52,6 +53,6 @@ class UnmarkedStream:
         tasks = self.stream.tasks
         return [end for end, task, after in zip(self.ends, tasks, tasks[1:], strict=False) if after is not task]
 
-    def _loader(self, position: int, epoch: int) -> ShuffledLoader:
-        order = torch.Generator().manual_seed(derive(self.seed, "order", position, epoch))
+    def _loader(self, position: int) -> ShuffledLoader:
+        order = torch.Generator().manual_seed(derive(self.seed, "order", position))
         return ShuffledLoader(self.stream[position].train, self.batch_size, order)
