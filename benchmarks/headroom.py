@@ -2,6 +2,7 @@
 
     python -m benchmarks.headroom overlap-digits --epochs 80 --seeds 200-203
     CUBER_DATA=... python -m benchmarks.headroom overlap-fashion --options train_per_class=100
+    CUBER_DATA=... python -m benchmarks.headroom overlap-cifar100 --epochs 25 --seeds 0 --runs DIR
 
 After the last task, for each old task and apart from the others:
 
@@ -14,6 +15,9 @@ After the last task, for each old task and apart from the others:
 Joint training is the last row, with as many epochs times the number of tasks, because a task has only its share of
 each batch there. BWT compares with the accuracy when the task was learned, that of joint training with what the first
 method had then.
+
+With --runs, the finished runs that `cuber grid --out DIR` has left are read, and nothing is trained. They have no
+weights of the time between, so there is no row for them, and joint training is the run of multitask as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -30,14 +36,23 @@ from torch.nn import functional
 from cuber.core.learner import Method
 from cuber.errors import CuberError
 from cuber.experiments import Experiment
-from cuber.experiments.grid import numbers
+from cuber.experiments.grid import Cell, grid, numbers
+from cuber.experiments.results import FINISHED, load
 from cuber.layers import evaluation_mode
 from cuber.networks import MultiHead
 from cuber.streams import FixedLoader, Split, Stream
+from cuber.streams.paper_streams import OVERLAPPING
 from cuber.training import ProgressEvent, derive, evaluate, learn, seeded
 
-OVERLAPPING = ("overlap-digits", "overlap-fashion")
-"""Streams of ten classes: label 0 of task t is class 2 t, and the other labels count on from it."""
+STARTS: dict[str, Sequence[int]] = {
+    "overlap-digits": range(0, 10, 2),
+    "overlap-fashion": range(0, 10, 2),
+    "overlap-cifar100": OVERLAPPING,
+    "split-cifar100": range(0, 100, 10),
+}
+"""Class of label 0 in each task; the other labels count on from it."""
+CLASSES = {"overlap-digits": 10, "overlap-fashion": 10}
+"""Number of classes, where the last tasks begin again with the first ones."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the present weight in a mixture."""
 ROUNDS = 2
@@ -126,7 +141,10 @@ def fit_head(head: Tensor, x: Tensor, y: Tensor, hold: float) -> Tensor:
 
 def classes_of(stream: Stream) -> list[list[int]]:
     """Return the classes of each task, by label."""
-    return [[(2 * number + label) % 10 for label in range(task.classes)] for number, task in enumerate(stream)]
+    starts, count = STARTS[stream.name], CLASSES.get(stream.name, 100)
+    return [
+        [(start + label) % count for label in range(task.classes)] for start, task in zip(starts, stream, strict=False)
+    ]
 
 
 @dataclass
@@ -141,8 +159,8 @@ class Trained:
     """Of the protected layers, after each task."""
 
 
-def train(experiment: Experiment) -> Trained:
-    """Learn all tasks."""
+def train(experiment: Experiment, directory: Path | None = None) -> Trained:
+    """Learn all tasks, or restore the finished run in ``directory``."""
     stream = experiment.stream()
     with seeded(derive(experiment.seed, "network")):
         model = experiment.preset.network(stream)
@@ -155,20 +173,24 @@ def train(experiment: Experiment) -> Trained:
             weights.append({name: layer.matrix().detach().clone() for name, layer in layers.items()})
 
     config = dataclasses.asdict(experiment.training())
-    result = learn(learner, stream, seed=experiment.seed, progress=keep, **config)
+    result = learn(
+        learner, stream, seed=experiment.seed, progress=keep, directory=directory, about=experiment.about(), **config
+    )
     accuracy = [[value for value in row if value is not None] for row in result.accuracy]
     return Trained(learner, stream, accuracy, weights)
 
 
-def measure(experiment: Experiment) -> dict[str, list[float]]:
+def measure(experiment: Experiment, directory: Path | None) -> dict[str, list[float]]:
     """Return what is done with old data -> the accuracy of each task after the last one."""
-    done = train(experiment)
+    done = train(experiment, directory)
     last, classes = done.accuracy[-1], classes_of(done.stream)
-    old = [OldTask(done.learner, done.stream, number, done.weights[number]) for number in range(len(last) - 1)]
+    weights = done.weights or [{} for _ in last]
+    old = [OldTask(done.learner, done.stream, number, weights[number]) for number in range(len(last) - 1)]
+    mixed = {"weights": [*(task.with_mixed_weights() for task in old), last[-1]]} if done.weights else {}
     return {
         "when learned": [row[-1] for row in done.accuracy],
         "nothing": last,
-        "weights": [*(task.with_mixed_weights() for task in old), last[-1]],
+        **mixed,
         "head": [*(task.with_new_head() for task in old), last[-1]],
         "head, later data too": [*(task.with_new_head(classes) for task in old), last[-1]],
     }
@@ -190,6 +212,14 @@ def standard_error(values: list[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
 
 
+def known_runs(planned: list[Cell], runs: str | None) -> list[tuple[Experiment, Path | None]]:
+    """Return experiments that are to be run, or those that have been run below ``runs``, with their directories."""
+    if runs is None:
+        return [(cell.experiment, None) for cell in planned]
+    finished = {record.directory for record in load([runs]) if record.state == FINISHED}
+    return [(cell.experiment, cell.directory) for cell in planned if cell.directory in finished]
+
+
 def keyword(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
     return name, int(value)
@@ -197,7 +227,7 @@ def keyword(text: str) -> tuple[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmark", choices=OVERLAPPING)
+    parser.add_argument("benchmark", choices=STARTS)
     parser.add_argument("--methods", nargs="*", default=["soft-cuber", "trgp"])
     parser.add_argument("--seeds", default="200-203", help="as in 0-4 or 0,2,5")
     parser.add_argument("--epochs", type=int, help="other than the benchmark's")
@@ -205,24 +235,29 @@ def main() -> None:
     parser.add_argument(
         "--options", nargs="*", default=[], type=keyword, help="of the stream: train_per_class=100, say"
     )
+    parser.add_argument("--runs", help="directory of finished runs, as `cuber grid` makes it")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    shared = {"epochs": chosen.epochs, "tasks": chosen.tasks, "options": dict(chosen.options)}
+    shared = {"epochs": chosen.epochs, "tasks": chosen.tasks, "options": dict(chosen.options), "threads": 1}
     first: list[list[float]] = []
     try:
         seeds = numbers(chosen.seeds)
         print(f"{chosen.benchmark}, {chosen.epochs or 'usual'} epochs, seeds {chosen.seeds}; ± is the standard error")
         print(f"{'':36}{'ACC':>16}{'BWT':>16}", flush=True)
         for method in chosen.methods:
-            measured = [measure(Experiment(chosen.benchmark, method, seed, **shared)) for seed in seeds]
+            runs = known_runs(grid(chosen.runs or "", [chosen.benchmark], [method], seeds, **shared), chosen.runs)
+            if len(runs) < len(seeds):
+                parser.error(f"{chosen.runs} has {len(runs)} finished runs of {method} with these options")
+            measured = [measure(experiment, directory) for experiment, directory in runs]
             learned = [of_seed["when learned"] for of_seed in measured]
             first = first or learned
             for row in measured[0]:
                 report(f"{method}, {row}", [of_seed[row] for of_seed in measured], learned)
-        together = Experiment(chosen.benchmark, "multitask", **shared)
-        together = dataclasses.replace(together, epochs=together.training().epochs * len(first[0]))
-        joint = [train(dataclasses.replace(together, seed=seed)).accuracy[-1] for seed in seeds]
-        report("joint training", joint, first)
+        if not chosen.runs:
+            shared["epochs"] = len(first[0]) * Experiment(chosen.benchmark, "multitask", **shared).training().epochs
+        runs = known_runs(grid(chosen.runs or "", [chosen.benchmark], ["multitask"], seeds, **shared), chosen.runs)
+        if len(runs) == len(seeds):
+            report("joint training", [train(*run).accuracy[-1] for run in runs], first)
     except CuberError as error:
         parser.error(str(error))
 
