@@ -11,6 +11,7 @@ from cuber import CuberError
 from cuber.core.settings import settings_of
 from cuber.experiments import BENCHMARKS, Experiment, run
 from cuber.methods import METHODS
+from cuber.methods.cuber import PAPER as PRINTED
 from cuber.training.learning import check_fit
 
 PAPER = ["permuted-mnist", "split-cifar100", "overlap-cifar100", "five-datasets", "split-miniimagenet"]
@@ -58,6 +59,16 @@ def test_table_of_the_subspace_methods(name: str) -> None:
         assert experiment.training().lr == lr
         assert settings.get("eps1", 0.5) == 0.5
     assert (settings["eps1"], settings["eps2"], settings["lam"], settings["penalty"]) == (0.5, 0.0, 1.0, "norm")
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_usual_protocol_has_the_own_settings_of_cuber_and_changes_nothing_else(name: str) -> None:
+    usual, paper = Experiment(name, "cuber", protocol="usual"), Experiment(name, "cuber", protocol="code")
+    own = {key: default for key, (default, _) in settings_of(METHODS["cuber"]).items() if key in PRINTED}
+    assert (own["eps2"], own["lam"], own["penalty"]) == (-0.1, 3.0, "energy")
+    assert usual.method_settings() == paper.method_settings() | own
+    assert usual.training() == paper.training()
+    assert Experiment(name, "trgp", protocol="usual").method_settings() == Experiment(name, "trgp").method_settings()
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -130,6 +130,15 @@ def test_either_of_the_papers_protocols_is_its_own():
         assert table("acc", whole).notes == []
 
 
+def test_own_settings_on_a_benchmark_of_the_paper_are_noted():
+    experiment = Experiment("permuted-mnist", "cuber", protocol="usual")
+    training = dataclasses.asdict(experiment.training())
+    own = result("cuber", benchmark="permuted-mnist", settings=experiment.method_settings(), training=training)
+    assert table("acc", own).notes == [
+        "cuber: settings differ from the benchmark's: eps2 is -0.1, not 0; lam is 3, not 1; penalty is energy, not norm"
+    ]
+
+
 def test_variants_are_named_by_their_protocol_where_it_decides_all_settings():
     def runs(*by_protocol: tuple[str, float, float]) -> list[str]:
         records = [

@@ -15,7 +15,7 @@ from torch import nn
 from cuber import streams
 from cuber.core.settings import short
 from cuber.errors import CuberError, unknown
-from cuber.methods.cuber import PAPER
+from cuber.methods.cuber import CUBER, PAPER
 from cuber.networks import MLP, AlexNet5, MultiHead, ReducedResNet18
 from cuber.streams import Stream
 from cuber.streams.paper_streams import IMAGES, ORDERS
@@ -185,7 +185,9 @@ OVERLAP_FASHION = replace(
 # back by EWC), so that results can be compared with the paper's. Values of each task's own would forget less.
 BATCH_NORM = {"norm_statistics": "batch", "norm_parameters": "shared"}
 """How benchmarks with batch normalization treat it, for all methods that have the setting."""
-SAME_PROTOCOLS = {"paper": Protocol(), "code": Protocol()}
+USUAL = Protocol(settings={"cuber": {name: getattr(CUBER, name) for name in PAPER}})
+"""CUBER with its own defaults instead of the paper's settings, as on the digits."""
+SAME_PROTOCOLS = {"paper": Protocol(), "code": Protocol(), "usual": USUAL}
 """For benchmarks whose description in the paper agrees with the published code."""
 RESNET_TRAINING = TrainingConfig(epochs=100, lr=0.1, batch_size=64, patience=5, factor=3.0, floor=1e-3)
 PAPER_SCHEDULE: dict[str, Any] = {"patience": 6, "factor": 2.0, "floor": 1e-5}
@@ -276,6 +278,7 @@ FIVE_DATASETS = Benchmark(
     protocols={
         "code": Protocol(),
         "paper": Protocol(training={"epochs": 200, **PAPER_SCHEDULE}, options={"order": "paper"}),
+        "usual": USUAL,
     },
 )
 
@@ -296,9 +299,12 @@ SPLIT_MINIIMAGENET = Benchmark(
     protocols={
         "code": Protocol(),
         "paper": Protocol(training=PAPER_SCHEDULE, settings=same(SUBSPACE_METHODS, threshold_step=0.003)),
+        "usual": USUAL,
     },
 )
 
+OF_THE_PAPER = ("code", "paper")
+"""Protocols whose results can be compared with the paper's figures."""
 PAPERS = (PERMUTED_MNIST, SPLIT_CIFAR100, OVERLAP_CIFAR100, FIVE_DATASETS, SPLIT_MINIIMAGENET)
 PAPER_NAMES = tuple(benchmark.name for benchmark in PAPERS)
 OURS = (OVERLAP_DIGITS, SPLIT_DIGITS, PERMUTED_DIGITS, OVERLAP_FASHION)

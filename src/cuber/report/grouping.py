@@ -14,7 +14,7 @@ from cuber.core.settings import is_number, settings_of
 from cuber.datasets import OFFICIAL_SIZE
 from cuber.errors import CuberError
 from cuber.experiments.experiment import Experiment
-from cuber.experiments.presets import BENCHMARKS, PAPER_NAMES
+from cuber.experiments.presets import OF_THE_PAPER, PAPER_NAMES
 from cuber.experiments.results import RunRecord, load
 from cuber.metrics import Measure
 from cuber.report.model import Group, Report, Variant, setting_text
@@ -173,7 +173,7 @@ def _departures(benchmark: str, variant: Variant) -> list[str]:
     if variant.method not in METHODS:
         return []
     found = []
-    for protocol in BENCHMARKS[benchmark].protocols:
+    for protocol in OF_THE_PAPER:
         experiment = Experiment(benchmark, variant.method, protocol=protocol)
         usual = _usual(experiment) | asdict(experiment.training())
         chosen = {**usual, **variant.chosen}
