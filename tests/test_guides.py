@@ -45,7 +45,7 @@ def test_readme() -> None:
     learner = scope["learner"]
     guide = (GUIDES / "own-loop.md").read_text()
     attributes = re.findall(r"^\| `\.(\w+)` \|", guide, re.MULTILINE)
-    assert len(attributes) == 6
+    assert len(attributes) == 7
     for attribute in attributes:
         assert len(getattr(learner.memory["fc1"], attribute))
     regime = learner.regimes[2]["fc1"][0]

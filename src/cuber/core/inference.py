@@ -25,23 +25,37 @@ NONE_OF_THESE = -1
 
 
 class InferredTasks(NamedTuple):
-    """The tasks of samples, as ``infer_task`` returns them."""
+    """The tasks of samples, as ``infer_task`` returns them.
+
+    Args:
+        task: n: the most probable task of each sample; -1 for samples that are unusual in all tasks.
+        probability: n: the probability of the most probable task.
+        probabilities: n x tasks: of all tasks; each row adds up to 1.
+
+    >>> InferredTasks(torch.tensor([1]), torch.tensor([0.9]), torch.tensor([[0.1, 0.9]])).task
+    tensor([1])
+    """
 
     task: Tensor
-    """n: the most probable task of each sample; -1 for samples that are unusual in all tasks."""
     probability: Tensor
-    """n: the probability of the most probable task."""
     probabilities: Tensor
-    """n x tasks: of all tasks; each row adds up to 1."""
 
 
 class Prediction(NamedTuple):
-    """What ``predict`` returns."""
+    """What ``predict`` returns.
+
+    Args:
+        output: What the model returns for each sample as its own task; with heads of different widths filled up with
+            -inf.
+        task: n: as in :class:`InferredTasks`; samples of none are answered for the most probable task.
+        probability: n: the probability of the most probable task.
+
+    >>> Prediction(torch.tensor([[0.2, 1.3]]), torch.tensor([1]), torch.tensor([0.9])).output.argmax(1)
+    tensor([1])
+    """
 
     output: Tensor
-    """What the model returns for each sample as its own task; with heads of different widths filled up with -inf."""
     task: Tensor
-    """n: as in :class:`InferredTasks`; samples of none are answered for the most probable task."""
     probability: Tensor
 
 
