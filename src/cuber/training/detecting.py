@@ -9,6 +9,7 @@ not trained on, and its number answers for it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
 import time
 from collections import Counter, deque
@@ -31,9 +32,11 @@ from cuber.training.forward import compiling
 from cuber.training.optimizers import wrapped_optimizer
 from cuber.training.progress import ProgressEvent
 from cuber.training.randomness import derive, random_state, set_random_state
-from cuber.training.trainer import REPORT_STEPS, Trainer
+from cuber.training.trainer import Trainer
 
 Batch = tuple[Tensor, ...]
+EPOCH_SAMPLES = 1000
+"""Samples of an "epoch", after which methods look at what the present task does to the old ones."""
 NUMBERS = ("number", "accepted", "step", "due", "largest_buffer")
 """Attributes that a checkpoint has."""
 
@@ -51,11 +54,13 @@ class DetectingTrainer(Trainer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.result.training["boundaries"] = self.boundaries.settings
+        self.epoch_steps = max(self.boundaries.delay, math.ceil(EPOCH_SAMPLES / self.config.batch_size))
+        """Steps of an "epoch": nothing else in the stream has a length that is known."""
         self.unmarked = UnmarkedStream(self.stream, self.config.batch_size, self.config.epochs, self.seed)
         self.held: deque[Batch] = deque()
         """Observed, and not yet trained on."""
         self.recent: deque[Batch] = deque()
-        """The last ones that were trained on: as many as ``end_task`` needs samples."""
+        """The last ones that were trained on: as many as may be held back, and as ``end_task`` needs samples."""
         self.found: list[dict[str, Any]] = []
         """Changes and drifts that were noticed."""
         self.number = 0
@@ -138,16 +143,21 @@ class DetectingTrainer(Trainer):
             self._begin_task([batch, *self.held])
         self.make_step(batch)
         self.recent.append(batch)
-        while sum(map(batches.size, self.recent)) - batches.size(self.recent[0]) >= self.learner.sample_size:
+        while len(self.recent) > self.boundaries.delay and self._samples_after_first >= self.learner.sample_size:
             self.recent.popleft()
-        if self.step == REPORT_STEPS:
+        if self.step == self.epoch_steps:
             self._end_epoch()
+
+    @property
+    def _samples_after_first(self) -> int:
+        """Number of recent samples without the oldest batch."""
+        return sum(map(batches.size, self.recent)) - batches.size(self.recent[0])
 
     def _begin_task(self, loader: list[Batch]) -> None:
         self.history, self.step, self._loss, self._samples = [], 0, 0.0, 0
         self._began, self._epoch_began = time.perf_counter(), 0.0
         with self._seeded("begin", self.number):
-            self.learner.begin_task(loader, self.loss_fn, steps=REPORT_STEPS)
+            self.learner.begin_task(loader, self.loss_fn, steps=self.epoch_steps)
         self._make_optimizer()
 
     def _make_optimizer(self) -> None:
@@ -155,7 +165,7 @@ class DetectingTrainer(Trainer):
         self._compiled = compiling(self.learner.model) if self.config.compile else nullcontext
 
     def _end_epoch(self) -> None:
-        """Tell the method of an epoch: nothing else in the stream has a length that is known."""
+        """Tell the method of an epoch."""
         self.learner.end_epoch()
         lr = self.optimizer.param_groups[0]["lr"]
         self.history.append(Epoch(self._loss / self._samples, lr, self._seconds - self._epoch_began))
@@ -234,7 +244,6 @@ class DetectingTrainer(Trainer):
         if not self._keeps:
             return
         self._stop_if_asked()
-        # The end of 100 steps is the end of an epoch for --checkpoint-every.
         epochs = len(self.history) if self.history and self.step == 0 else None
         if self._directory is not None and self._directory.due(epochs):
             self._save()
