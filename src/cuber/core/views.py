@@ -21,11 +21,14 @@ class Shown:
     def __init__(self, learner: Method) -> None:
         self._learner, self._task = learner, learner.shown_task
         self._statistics = learner.normalization.statistics()
+        self._heads = [(multi_head, multi_head.task) for multi_head in learner.heads]
 
     def restore(self) -> None:
         """Show it again."""
         self._learner.show_task(self._task)
         self._learner.normalization.restore(self._statistics)
+        for multi_head, task in self._heads:  # inside as_task(None), others than those of the task
+            multi_head.select_task(task)
 
 
 @contextmanager
