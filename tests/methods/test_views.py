@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from cuber import GPM
-from tests.loops import learn
+from tests.loops import OPTIMIZERS, learn, logits, loss_fn, train
 from tests.models import CASES
 
-HEADS = CASES["many heads"]
+HEADS, MLP = CASES["many heads"], CASES["mlp"]
 
 
 def look_at_a_task(learner: Any) -> None:
@@ -39,3 +40,25 @@ def test_bare_weights_keep_their_head_after_a_view_of_a_task(verb: str) -> None:
         assert model.task == 1
         assert torch.equal(model(x), before)
     assert learner.model.task == 2
+
+
+@pytest.mark.parametrize("outer", [0, None, "infer"])
+@pytest.mark.parametrize("ema", [0.0, 1.0])
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.LayerNorm])
+def test_the_present_task_inside_a_view_of_an_old_one_answers_as_outside(norm: Any, ema: float, outer: Any) -> None:
+    torch.manual_seed(0)
+    learner = GPM(nn.Sequential(nn.Linear(8, 12), norm(12), nn.ReLU(), nn.Linear(12, 3)), ema=ema)
+    learn(learner, MLP.loader(0))
+    loader = [(3 * x + 2, y) for x, y in MLP.loader(1)]
+    learner.begin_task(loader, loss_fn)
+    train(learner, learner.wrap(OPTIMIZERS["AdamW"](learner.parameters())), loader, epochs=3)
+    learner.model.eval()
+    x = MLP.inputs(1, 4)
+    before, bare, old = logits(learner, 1, x), learner.model(x), logits(learner, 0, x)
+    with learner.as_task(outer):
+        assert torch.equal(logits(learner, 1, x), before)
+        with learner.as_task(0):
+            assert torch.equal(logits(learner, 1, x), before)
+            assert torch.equal(learner.model(x), old)
+    assert torch.equal(learner.model(x), bare)
+    assert not torch.allclose(before, old, atol=1e-2)

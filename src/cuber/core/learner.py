@@ -102,6 +102,8 @@ class Method(TaskInference, TrainingHooks, WithSettings):
         """Samples of the weights that a loaded state belongs to, until they were compared."""
         self.views = 0
         """Number of ``as_task`` blocks that are open."""
+        self.present_statistics: Statistics = {}
+        """While one is open, what the model had before, for the task being learned."""
         self.exported: set[int] = set()
         """Tasks that were exported with the present weights."""
         self.memory_device = self.device
@@ -329,8 +331,8 @@ class Method(TaskInference, TrainingHooks, WithSettings):
             return
         for multi_head in self.heads:
             multi_head.select_task(task)
-        if task < len(self.statistics):
-            self.normalization.restore(self.statistics[task])
+        learned = task < len(self.statistics)
+        self.normalization.restore(self.statistics[task] if learned else self.present_statistics)
 
     def freeze_parameters(self) -> None:
         """Freeze what the new task must not train: the heads of other tasks; call ``super()`` first."""

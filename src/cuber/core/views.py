@@ -34,12 +34,17 @@ class Shown:
 @contextmanager
 def viewing(learner: Method) -> Iterator[None]:
     """While open, a learner counts one more view, and its model has the weights that ``end_task`` would keep."""
+    outermost = not learner.views
     learner.views += 1
     try:
-        with learner.weights_to_keep() if learner.views == 1 else nullcontext():
+        with learner.weights_to_keep() if outermost else nullcontext():
+            if outermost:  # views inside this one may show the present task again
+                learner.present_statistics = learner.normalization.statistics()
             yield
     finally:
         learner.views -= 1
+        if outermost:
+            learner.present_statistics = {}
 
 
 @contextmanager
