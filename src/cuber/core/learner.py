@@ -18,7 +18,7 @@ from cuber.core.detaching import detach
 from cuber.core.export import export
 from cuber.core.hooks import TrainingHooks
 from cuber.core.inference import TaskInference, inferring
-from cuber.core.misuse import check_known, require_attached, require_task
+from cuber.core.misuse import check_known, require_attached, require_no_view, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.provenance import warn_of_other_settings, warn_of_other_weights
 from cuber.core.settings import WithSettings, check_settings, setting
@@ -388,6 +388,10 @@ class Method(TaskInference, TrainingHooks, WithSettings):
         self.optimizers.release()
         self.on_task_left()
         self.sample, self._resumed, self.task, self.exported = [], False, None, set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        require_no_view(self, "copying or saving a learner")
+        return self.__dict__
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
