@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cuber import GPM
+from cuber import GPM, CuberError
 from tests.loops import OPTIMIZERS, learn, logits, loss_fn, train
 from tests.models import CASES
 
@@ -60,5 +60,27 @@ def test_the_present_task_inside_a_view_of_an_old_one_answers_as_outside(norm: A
         with learner.as_task(0):
             assert torch.equal(logits(learner, 1, x), before)
             assert torch.equal(learner.model(x), old)
+            assert torch.equal(logits(learner, None, x), before), "GPM's bare weights are those of the present task"
     assert torch.equal(learner.model(x), bare)
     assert not torch.allclose(before, old, atol=1e-2)
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_a_snapshot_is_of_the_present_task_alone(present: bool) -> None:
+    learner = GPM(nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Linear(12, 3)))
+    learn(learner, MLP.loader(0))
+    learner.begin_task(MLP.loader(1), loss_fn)
+    optimizer, best, x = learner.wrap(OPTIMIZERS["SGD"](learner.parameters())), learner.snapshot(), MLP.inputs(1, 4)
+    train(learner, optimizer, MLP.loader(1))
+    with learner.as_task(1 if present else 0), learner.as_task(1 if present else None):
+        best.take()
+    expected = logits(learner, 1, x)
+    train(learner, optimizer, MLP.loader(1))
+    for verb in (best.take, learner.snapshot):
+        with learner.as_task(0), pytest.raises(CuberError, match="take inside as_task"):
+            verb()
+    with learner.as_task(1), pytest.raises(CuberError, match="restore inside as_task"):
+        best.restore()
+    assert not torch.equal(logits(learner, 1, x), expected)
+    best.restore()
+    assert torch.equal(logits(learner, 1, x), expected)

@@ -103,7 +103,7 @@ class Method(TaskInference, TrainingHooks, WithSettings):
         self.views = 0
         """Number of ``as_task`` blocks that are open."""
         self.present_statistics: Statistics = {}
-        """While one is open, what the model had before, for the task being learned."""
+        """While one is open, those that the model had before, for the task being learned and for bare weights."""
         self.exported: set[int] = set()
         """Tasks that were exported with the present weights."""
         self.memory_device = self.device
@@ -327,12 +327,13 @@ class Method(TaskInference, TrainingHooks, WithSettings):
     def show_task(self, task: int | None) -> None:
         """Let the model answer for a task, with its head and statistics; None: bare weights; call ``super()`` first."""
         self.shown_task = task
-        if task is None:
-            return
-        for multi_head in self.heads:
-            multi_head.select_task(task)
-        learned = task < len(self.statistics)
-        self.normalization.restore(self.statistics[task] if learned else self.present_statistics)
+        statistics = self.present_statistics
+        if task is not None:
+            for multi_head in self.heads:
+                multi_head.select_task(task)
+            if task < len(self.statistics):
+                statistics = self.statistics[task]
+        self.normalization.restore(statistics)
 
     def freeze_parameters(self) -> None:
         """Freeze what the new task must not train: the heads of other tasks; call ``super()`` first."""
