@@ -116,6 +116,33 @@ def test_evaluation_modes_of_the_user_survive_every_verb() -> None:
         assert not model.norm1.training
 
 
+class FrozenNorm(nn.Sequential):
+    """A pretrained backbone whose batch norm stays in evaluation mode, as in models that detect objects."""
+
+    def train(self, mode: bool = True) -> FrozenNorm:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+@pytest.mark.parametrize("kind", [FineTune, GPM])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_that_train_leaves_in_evaluation_mode_keeps_its_statistics(training: bool, kind: type) -> None:
+    frozen, free = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+    model = FrozenNorm(nn.Linear(8, 6), frozen, nn.Linear(6, 6), free, nn.Linear(6, 3))
+    learner = kind(model)
+    learn(learner, CASES["mlp"].loader(0))
+    before = [norm.running_mean.clone() for norm in (frozen, free)]  # type: ignore[union-attr]
+    model.train(training)
+    free.eval()
+    modes = [module.training for module in model.modules()]
+    learner.begin_task([(x + 3, y) for x, y in CASES["mlp"].loader(1)], loss_fn)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(frozen.running_mean, before[0])  # type: ignore[arg-type]
+    # In training mode, the user has put the other one into evaluation mode by hand.
+    assert torch.equal(free.running_mean, before[1]) == training  # type: ignore[arg-type]
+
+
 def test_with_statistics_of_the_batch_an_answer_depends_on_its_batch_and_nothing_is_kept() -> None:
     learner = GPM(CASE.model(), norm_statistics="batch", norm_parameters="shared")
     before = statistics(learner.model)

@@ -230,6 +230,17 @@ def multi_head(tasks: int) -> cuber.MultiHead:
     return cuber.MultiHead(nn.Sequential(nn.Linear(12, 10), nn.ReLU()), 10, [2] * tasks)
 
 
+def test_learn_takes_a_model_without_heads_although_nothing_is_trained_before_the_first_task() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 2))
+    ((x, y),) = linear_tasks(1)[0]
+    tasks = [cuber.Task(f"{own}", (x[own], y[own]), (x[own], y[own])) for own in (slice(0, 4), slice(4, 8))]
+    stream = cuber.Stream("one head", tasks, shared_head=True)
+    result = cuber.learn(cuber.LoRA(model, rank=2), stream, epochs=2, lr=0.1, optimizer=torch.optim.AdamW)
+    assert result.training["optimizer"] == "AdamW"
+    assert len(result.accuracy) == 2
+
+
 def test_where_fewer_directions_than_rank_are_free_it_uses_them_and_says_so() -> None:
     half = [[(x[:9], y[:9])] for ((x, y),) in linear_tasks(1)] * 2
     learner = cuber.LoRA(multi_head(2), rank=4, eps1=2.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import cuber
-from cuber.errors import CuberWarning
+from cuber.errors import CuberError, CuberWarning
 from tests.methods.lora import adamw, learn, loss_fn, tasks, train, vit
+from tests.methods.test_attention import Padded
 
 pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
@@ -111,6 +113,68 @@ def test_a_dot_in_a_name_is_a_dot_and_each_layer_has_the_rank_and_scale_of_its_o
 
 
 # Tied weights
+
+
+def sequences(task: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(task)
+    x = torch.randn(32, 5, 8, generator=generator)
+    return [(x, (x[:, 0, 0] > 0).long())]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_layers_of_torchs_own_transformer_get_adapters_although_fused_kernels_pass_them_by_in_evaluation() -> None:
+    torch.manual_seed(0)
+    model, x = Padded(), sequences(0)[0][0]
+    learner = cuber.LoRA(model, rank=1, threshold=0.8, targets=["linear1", "linear2"], output_layers=["head"])
+    for task in range(2):
+        learn(learner, sequences(task))
+        assert set(learner.ranks[f"task_{task}"]) == {f"encoder.layers.{n}.linear{m}" for n in (0, 1) for m in (1, 2)}
+    model.eval()
+    for task in range(2):
+        with learner.as_task(task):
+            slow = model(x).detach()
+            with torch.no_grad():
+                assert torch.equal(model(x), slow)
+        with torch.no_grad():
+            assert torch.allclose(learner.export(task)(x), slow, atol=1e-5)
+
+
+class Hidden(nn.Module):
+    """Does not call some of its layers where no gradients are wanted."""
+
+    def __init__(self, *hidden: str) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.first, self.second, self.classifier = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("first", "second"):
+            layer = self.get_submodule(name)
+            fused = name in self.hidden and not torch.is_grad_enabled()
+            x = torch.relu(nn.functional.linear(x, layer.weight, layer.bias) if fused else layer(x))
+        return self.classifier(x)
+
+
+def test_layers_that_get_no_adapter_because_they_are_not_called_are_named() -> None:
+    learner = cuber.LoRA(Hidden("second"), rank=1)
+    with pytest.warns(CuberWarning, match=r"^task 0: no adapter for second, which .* do not call .*targets=") as caught:
+        learner.begin_task(points(0), loss_fn)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert learner.ranks == {"task_0": {"first": 1}}
+    learner = cuber.LoRA(Hidden("first", "second"), rank=1)
+    with pytest.raises(CuberError, match=r"^task 0: no adapter for first, second, .* nor any other layer to adapt"):
+        learner.begin_task(points(0), loss_fn)
+    assert (learner.ranks, learner.task) == ({}, None)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_output_projection_of_attention_gets_no_adapter_and_is_named_where_it_was_chosen(named: bool) -> None:
+    targets = ["linear1", "out_proj"] if named else None
+    learner = cuber.LoRA(Padded(), rank=1, targets=targets, output_layers=["head"])
+    said = r"no adapter for encoder.layers.0.self_attn.out_proj, encoder.layers.1.self_attn.out_proj,"
+    with pytest.warns(CuberWarning, match=said) if named else nullcontext():
+        learner.begin_task(sequences(0), loss_fn)
+    assert not any("out_proj" in layer for layer in learner.ranks["task_0"])
 
 
 def language_model(name: str) -> Any:

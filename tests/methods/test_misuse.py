@@ -118,6 +118,15 @@ def test_a_copy_of_a_learner_holds_the_copy_of_the_model(copied: Any) -> None:
     assert (twin.tasks, learner.tasks) == (2, 1)
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("kind", [FineTune, GPM])
+def test_a_learner_is_not_copied_while_another_task_is_shown(kind: type, copied: Any) -> None:
+    learner = learned(kind, 1)
+    with learner.as_task(0), pytest.raises(CuberError, match="copying or saving a learner inside as_task"):
+        copied(learner)
+    learn(copy.deepcopy(learner), CASE.loader(1))
+
+
 def test_two_optimizers_may_share_weights_and_scalings_between_them() -> None:
     learner = learned(TRGP, 1, eps1=0.0)
     learner.begin_task(CASE.loader(1), loss_fn)

@@ -20,6 +20,7 @@ from cuber.core.rows import HeldRows, RowMemory
 from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer, UsedRows, evaluation_mode, observed, scan, strip
+from cuber.layers.attached import has_fused_kernels
 
 
 @dataclass(eq=False, repr=False)
@@ -257,7 +258,7 @@ class LayerwiseMethod(Method):
     def _adopt(self, name: str, layer: ProtectedLayer) -> None:
         self._require_tracked(name)
         layer = self.layers[name] = self.make_layer(layer)
-        layer.attach(fused=any(isinstance(module, nn.TransformerEncoderLayer) for module in self.model.modules()))
+        layer.attach(fused=has_fused_kernels(self.model))
 
     def _require_tracked(self, name: str) -> None:
         if name in self.untracked:

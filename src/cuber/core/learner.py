@@ -18,7 +18,7 @@ from cuber.core.detaching import detach
 from cuber.core.export import export
 from cuber.core.hooks import TrainingHooks
 from cuber.core.inference import TaskInference, inferring
-from cuber.core.misuse import check_known, require_attached, require_task
+from cuber.core.misuse import check_known, require_attached, require_no_view, require_task
 from cuber.core.optimizer_hooks import OptimizerHooks, check_trains
 from cuber.core.provenance import warn_of_other_settings, warn_of_other_weights
 from cuber.core.settings import WithSettings, check_settings, setting
@@ -102,6 +102,8 @@ class Method(TaskInference, TrainingHooks, WithSettings):
         """Samples of the weights that a loaded state belongs to, until they were compared."""
         self.views = 0
         """Number of ``as_task`` blocks that are open."""
+        self.present_statistics: Statistics = {}
+        """While one is open, those that the model had before, for the task being learned and for bare weights."""
         self.exported: set[int] = set()
         """Tasks that were exported with the present weights."""
         self.memory_device = self.device
@@ -325,12 +327,13 @@ class Method(TaskInference, TrainingHooks, WithSettings):
     def show_task(self, task: int | None) -> None:
         """Let the model answer for a task, with its head and statistics; None: bare weights; call ``super()`` first."""
         self.shown_task = task
-        if task is None:
-            return
-        for multi_head in self.heads:
-            multi_head.select_task(task)
-        if task < len(self.statistics):
-            self.normalization.restore(self.statistics[task])
+        statistics = self.present_statistics
+        if task is not None:
+            for multi_head in self.heads:
+                multi_head.select_task(task)
+            if task < len(self.statistics):
+                statistics = self.statistics[task]
+        self.normalization.restore(statistics)
 
     def freeze_parameters(self) -> None:
         """Freeze what the new task must not train: the heads of other tasks; call ``super()`` first."""
@@ -386,6 +389,10 @@ class Method(TaskInference, TrainingHooks, WithSettings):
         self.optimizers.release()
         self.on_task_left()
         self.sample, self._resumed, self.task, self.exported = [], False, None, set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        require_no_view(self, "copying or saving a learner")
+        return self.__dict__
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -24,6 +24,15 @@ def require_attached(learner: Method, verb: str) -> None:
         raise CuberError(f"{verb} needs gradients: call it outside torch.inference_mode()")
 
 
+def require_no_view(learner: Method, verb: str) -> None:
+    """Raise inside ``as_task``, where the model has another task's values in the place of the present ones."""
+    if learner.views:
+        raise CuberError(
+            f"{verb} inside as_task, where the model has the statistics and own parameters of task "
+            f"{learner.shown_task} instead of the present ones: leave the block first"
+        )
+
+
 def require_task(learner: Method, verb: str) -> None:
     """Raise unless a learner is in a task."""
     if learner.task is None:

@@ -358,7 +358,7 @@ class PooledMethod(InputDensities):
             self.layers[name].backend.cached_displacement = displacements.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_copied_displacements": self.displacements}
+        return {**super().__getstate__(), "_copied_displacements": self.displacements}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         copied = state.pop("_copied_displacements")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from cuber.core.misuse import require_no_view
 from cuber.errors import CuberError
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ class Snapshot:
         self.take()
 
     def take(self) -> None:
-        """Copy the present state in place of the one before."""
+        """Copy the present state in place of the one before; not while ``as_task`` shows a task learned before."""
+        learner = self._learner
+        if learner.shown_task is not None and learner.shown_task < learner.tasks:
+            require_no_view(learner, "take")
         # Tensors that were frozen since, or buffers that the model has replaced, are kept by name.
         self._tensors |= self._changing("take")
         with self._learner.weights_to_keep():
@@ -49,7 +53,8 @@ class Snapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Copy the state back into the model."""
+        """Copy the state back into the model; outside of ``as_task``."""
+        require_no_view(self._learner, "restore")
         present = self._tensors | self._changing("restore")
         for name, copy in self._copies.items():
             present[name].copy_(copy)

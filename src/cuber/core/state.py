@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 import torch
 from torch import Tensor, nn
 
+from cuber.core.misuse import require_no_view
 from cuber.core.provenance import present_settings, sampled_weights
 from cuber.errors import CuberError
 
@@ -34,11 +35,7 @@ PROGRESS = ("tasks", "task", "epoch", "steps_per_epoch", "sample")
 
 def save(learner: Method) -> dict[str, Any]:
     """Return a copy of what a learner must remember, as plain values and tensors."""
-    if learner.views:
-        raise CuberError(
-            f"state_dict inside as_task, where the model has the statistics and own parameters of task "
-            f"{learner.shown_task} instead of the present ones: leave the block first"
-        )
+    require_no_view(learner, "state_dict")
     names = declared_state(type(learner), in_task=learner.task is not None)
     return copy.deepcopy(
         {

@@ -21,22 +21,30 @@ class Shown:
     def __init__(self, learner: Method) -> None:
         self._learner, self._task = learner, learner.shown_task
         self._statistics = learner.normalization.statistics()
+        self._heads = [(multi_head, multi_head.task) for multi_head in learner.heads]
 
     def restore(self) -> None:
         """Show it again."""
         self._learner.show_task(self._task)
         self._learner.normalization.restore(self._statistics)
+        for multi_head, task in self._heads:  # inside as_task(None), others than those of the task
+            multi_head.select_task(task)
 
 
 @contextmanager
 def viewing(learner: Method) -> Iterator[None]:
     """While open, a learner counts one more view, and its model has the weights that ``end_task`` would keep."""
+    outermost = not learner.views
     learner.views += 1
     try:
-        with learner.weights_to_keep() if learner.views == 1 else nullcontext():
+        with learner.weights_to_keep() if outermost else nullcontext():
+            if outermost:  # views inside this one may show the present task again
+                learner.present_statistics = learner.normalization.statistics()
             yield
     finally:
         learner.views -= 1
+        if outermost:
+            learner.present_statistics = {}
 
 
 @contextmanager

@@ -130,6 +130,11 @@ def attached_layers(model: nn.Module) -> list[ProtectedLayer]:
     return list(dict.fromkeys(found))
 
 
+def has_fused_kernels(model: nn.Module) -> bool:
+    """Return whether a model has modules whose fused kernels would skip the forward pass of their layers."""
+    return any(isinstance(module, nn.TransformerEncoderLayer) for module in model.modules())
+
+
 def strip(module: nn.Module) -> None:
     """Remove what a learner has left on a module, also on a copy of it."""
     if isinstance(module.__dict__.get("forward"), Replacement):

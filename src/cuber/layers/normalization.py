@@ -6,13 +6,15 @@ Parameters that each task keeps values of its own of are kept like running stati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import cycle
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from cuber.layers.model import training_mode
 
 Statistics = dict[str, Tensor]
 """Name -> running mean, variance or count of a normalization layer, or values of a parameter that is kept per task."""
@@ -100,7 +102,8 @@ class Normalization:
         """Return the layers whose running statistics training changes: none that is in evaluation mode by itself."""
         if self.mode == "batch":
             return []
-        return [module for module in self.layers.values() if module.training or not model.training]
+        with nullcontext() if model.training else training_mode(model):
+            return [module for module in self.layers.values() if module.training]
 
     @contextmanager
     def estimating(self, layers: list[_NormBase]) -> Iterator[None]:

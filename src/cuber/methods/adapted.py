@@ -21,6 +21,7 @@ from cuber.core.settings import setting
 from cuber.errors import CuberError
 from cuber.layers import ProtectedLayer
 from cuber.layers.adapters import Adapters, Ranks, adaptable, has_adapters, merge_adapters, require_peft
+from cuber.layers.attached import has_fused_kernels
 from cuber.layers.rule import rule_for
 from cuber.methods.adapter_coverage import adapter_coverage
 from cuber.methods.cuber import SubspaceMethod
@@ -71,7 +72,7 @@ class AdapterMethod(SubspaceMethod):
             rule = rule_for(module)
             assert rule is not None
             self.layers[name] = self.make_layer(ProtectedLayer(name, [module], rule))
-            self.layers[name].attach()
+            self.layers[name].attach(fused=has_fused_kernels(self.model))
 
     def _output_layers(self) -> dict[str, nn.Module]:
         modules = dict(self.model.named_modules())

@@ -16,7 +16,7 @@ back by CUBER's penalty, until the gradients disagree.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cuber.core import batches
+from cuber.core import batches, coverage
 from cuber.core.batches import Batch
 from cuber.core.optimizer_hooks import layers_with_rates
 from cuber.core.settings import PerLayer, setting
@@ -108,7 +108,9 @@ class LoRA(AdapterMethod):
         free: dict[str, Tensor] = {}
         moving: dict[str, Tensor] = {}
         reused: dict[str, Tensor] = {}
-        for name, gram in self.input_grams(self.sample).items():
+        grams = self.input_grams(self.sample)
+        self._report_unreached(grams)
+        for name, gram in grams.items():
             memory = self.memory[name]
             memory.regimes.append(self.decide_regimes(memory, gradients.get(name)))
             free[name] = free_directions(gram, memory.basis, self.rank)
@@ -137,6 +139,18 @@ class LoRA(AdapterMethod):
         count = min(self.rank, self.rank * layer.dimension // layer.outputs)
         moving = directions_within(gram, memory.basis[:, ~memory.protected_columns()], count // 2)
         return moving, directions_within(gram, memory.basis[:, reused], count - moving.shape[1])
+
+    def _report_unreached(self, reached: Collection[str]) -> None:
+        # The weights of bypassed layers are used without calling them, as attention does with its output projection.
+        chosen = self.layers.keys() | self.bypassed if self.targets is not None else self.layers.keys()
+        if unreached := sorted(chosen - set(reached)):
+            message = (
+                f"task {self.tasks}: no adapter for {coverage.few(unreached)}, which the first samples do not call in "
+                f"evaluation mode{'' if reached else ', nor any other layer to adapt'}: choose layers with targets="
+            )
+            if not reached:
+                raise CuberError(message)
+            warnings.warn(message, CuberWarning, stacklevel=5)
 
     def _report_lack(self, free: dict[str, Tensor], reused: dict[str, Tensor]) -> None:
         few = [name for name, rows in free.items() if rows.shape[1] < self.rank]

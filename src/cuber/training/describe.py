@@ -151,7 +151,8 @@ def optimizer_made(make: OptimizerFactory, parameters: list[nn.Parameter], lr: f
     >>> optimizer_made(lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9), weights, 0.1)
     'SGD(momentum=0.9)'
     """
-    optimizer = make(parameters, lr)
+    # LoRA on a model without heads has nothing to train before its first task; a matrix, as Muon takes no other shape.
+    optimizer = make(parameters or [nn.Parameter(torch.zeros(1, 1))], lr)
     kind = type(optimizer)
     name = kind.__qualname__ if kind.__module__.startswith(optim.__name__) else qualified_name(kind)
     if not isinstance(optimizer, optim.Optimizer):
