@@ -63,7 +63,7 @@ class Measured(TheoryRecorder):
     def _movement(self, old: int) -> Row:
         """Theorem 2 (2)'s two terms with the way that was walked: along the old gradient, and in the old subspace."""
         learner = self.learner
-        parts = [learner.moved(name)[:, learner.memory[name].owners[old]] for name in learner.layers]
+        parts = [learner.displacement(name)[:, learner.memory[name].owners[old]] for name in learner.layers]
         agreements = [layer["old"][old]["agreement"] for layer in self.records[learner.tasks].values()]
         return {"along": sum(agreements), "moved": sum(float(part.square().sum()) for part in parts)}
 
