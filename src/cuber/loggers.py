@@ -50,7 +50,7 @@ class Logger:
         """
 
     def event(self, name: str, values: dict[str, Any]) -> None:
-        """Any other event: started, resumed, stopped, failed, finished."""
+        """Any other event: started, resumed, boundary, stopped, failed, finished."""
 
     def close(self) -> None:
         """The run ends or stops."""
