@@ -9,7 +9,6 @@ not trained on, and its number answers for it.
 from __future__ import annotations
 
 import dataclasses
-import signal
 import time
 from collections import Counter, deque
 from contextlib import nullcontext
@@ -231,8 +230,6 @@ class DetectingTrainer(Trainer):
     # Stopping, saving and loading
 
     def _pause(self, epochs: int | None = None) -> None:
-        if not self._keeps:
-            return
         self._stop_if_asked()
         # The end of 100 steps is the end of an epoch for --checkpoint-every.
         epochs = len(self.history) if self.history and self.step == 0 else None
@@ -240,9 +237,9 @@ class DetectingTrainer(Trainer):
             self._save()
 
     def _stop_if_asked(self) -> None:
-        if self._keeps and self._signals:
+        if self._signals:
             self._save()
-            raise Stopped(self._signals[0] or signal.SIGTERM, f"before batch {self.boundaries.batches} of the stream")
+            raise Stopped(self._signals[0], f"before batch {self.boundaries.batches} of the stream")
 
     def _save(self) -> None:
         if self._directory is None:

@@ -150,9 +150,9 @@ class Trainer:
             self.learner.resume_task(self.loss_fn)
         self.optimizer = wrapped_optimizer(self.learner, self.make_optimizer, self.config.lr)
         self._compiled = compiling(self.learner.model) if self.config.compile else nullcontext
-        patience, self._stopping = self.config.patience if self.task_run.validated else None, None
-        if patience is not None:
-            self._stopping = EarlyStopping(self.learner, self.optimizer, self.config, patience)
+        self._stopping: EarlyStopping | None = None
+        if self.task_run.validated and self.config.patience is not None:
+            self._stopping = EarlyStopping(self.learner, self.optimizer, self.config)
         if state is not None:
             self._load_loop(state)
 
@@ -298,7 +298,7 @@ class Trainer:
         return {
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
             "step": self.step,
-            "loss": {"steps": self.step, "total": self._loss, "samples": self._samples, "not_finite": None},
+            "loss": {"total": self._loss, "samples": self._samples},
             "order": self._order,
             "optimizer": self.optimizer.state_dict(),
             "stopping": self._stopping.state() if self._stopping is not None else None,
