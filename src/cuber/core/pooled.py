@@ -37,6 +37,7 @@ from cuber.subspace import (
     Regime,
     Scaling,
     Sketch,
+    coordinates,
     full_precision,
     held_share,
     supports_of,
@@ -179,9 +180,8 @@ class PooledMethod(InputDensities):
         """Return how far a layer's weight has moved along each column of its pool in the present task, out x K."""
         require_task(self, "displacement")
         with full_precision(self.device):
-            return (
-                Anchor.of(self.layers[name].matrix().detach(), self.memory[name].basis).start - self.anchors[name].start
-            )
+            matrix = self.layers[name].matrix().detach()
+            return coordinates(matrix, self.memory[name].basis) - self.anchors[name].start
 
     def on_weights_restored(self) -> None:
         for name, layer in self.layers.items():
