@@ -16,11 +16,10 @@ import torch
 
 from cuber import Stream, Task, learn
 from cuber.errors import CuberError
+from cuber.experiments import Experiment
 from cuber.experiments.grid import numbers
 from cuber.experiments.presets import BENCHMARKS
-from cuber.methods import METHODS
 from cuber.methods.cuber import PAPER
-from cuber.training import derive, seeded
 
 ROWS: dict[str, tuple[str, dict]] = {
     "TRGP": ("trgp", {}),
@@ -72,9 +71,7 @@ def measure(row: str, seed: int, options: argparse.Namespace) -> tuple[float, fl
     preset = BENCHMARKS[options.benchmark]
     method, settings = ROWS[row]
     stream = judged_by(options.benchmark, seed, options.part, dict(options.stream))
-    with seeded(derive(seed, "network")):
-        model = preset.network(stream)
-    learner = METHODS[method](model, **{**preset.settings.get(method, {}), **settings})
+    learner = Experiment(options.benchmark, method, seed, settings=settings).learner(stream)
     training = dataclasses.replace(preset.training, epochs=options.epochs or preset.training.epochs)
     result = learn(learner, stream, epochs=training.epochs, lr=training.lr, batch_size=training.batch_size, seed=seed)
     regimes = [

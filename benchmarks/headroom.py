@@ -42,7 +42,7 @@ from cuber.layers import evaluation_mode
 from cuber.networks import MultiHead
 from cuber.streams import FixedLoader, Split, Stream
 from cuber.streams.paper_streams import OVERLAPPING
-from cuber.training import ProgressEvent, derive, evaluate, learn, seeded
+from cuber.training import ProgressEvent, evaluate, learn
 
 STARTS: dict[str, Sequence[int]] = {
     "overlap-digits": range(0, 10, 2),
@@ -162,9 +162,7 @@ class Trained:
 def train(experiment: Experiment, directory: Path | None = None) -> Trained:
     """Learn all tasks, or restore the finished run in ``directory``."""
     stream = experiment.stream()
-    with seeded(derive(experiment.seed, "network")):
-        model = experiment.preset.network(stream)
-    learner = experiment.method_class(model, **experiment.method_settings())
+    learner = experiment.learner(stream)
     weights: list[dict[str, Tensor]] = []
 
     def keep(event: ProgressEvent) -> None:

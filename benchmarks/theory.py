@@ -28,7 +28,7 @@ from cuber.experiments.grid import numbers
 from cuber.methods.cuber import CUBER, PAPER
 from cuber.report.statistics import rank_correlation
 from cuber.streams import Stream
-from cuber.training import TheoryRecorder, derive, evaluate, learn, seeded
+from cuber.training import TheoryRecorder, evaluate, learn
 
 STREAMS = ("overlap-digits", "split-digits", "permuted-digits")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -79,9 +79,8 @@ def rows(benchmark: str, name: str, seed: int) -> list[Row]:
     """One run: a row for each new task and old task."""
     experiment = Experiment(benchmark, "cuber", seed=seed, settings=SETTINGS[name])
     stream = experiment.stream()
-    with seeded(derive(seed, "network")):
-        model = experiment.preset.network(stream)
-    learner = CUBER(model, **experiment.method_settings())
+    learner = experiment.learner(stream)
+    assert isinstance(learner, CUBER)
     observer = Measured(learner, stream)
     with limited(1):
         result = learn(learner, stream, seed=seed, observer=observer, **dataclasses.asdict(experiment.training()))

@@ -151,6 +151,12 @@ class Experiment:
             stream = stream.first(self.tasks)
         return stream.shrink(self.train_per_task, self.test_per_task, self.seed).with_notes(*self.notes())
 
+    def learner(self, stream: Stream, device: torch.device | str = "cpu") -> Method:
+        """Return the method around a new network for a stream."""
+        with seeded(derive(self.seed, "network")):
+            model = self.preset.network(stream)
+        return self.method_class(model.to(device), **self.method_settings())
+
     def about(self) -> dict[str, Any]:
         """Return the values of ``config.toml`` besides training options and hyper-parameters."""
         names = ("method", "tasks", "train_per_task", "test_per_task")
@@ -207,9 +213,7 @@ def run(
     """
     device = find_device(experiment.device or "cpu")
     stream = experiment.stream()
-    with seeded(derive(experiment.seed, "network")):
-        model = experiment.preset.network(stream)
-    learner = experiment.method_class(model.to(device), **experiment.method_settings())
+    learner = experiment.learner(stream, device)
     with limited(experiment.threads or experiment.preset.threads):
         return learn(
             learner,
