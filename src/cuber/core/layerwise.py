@@ -232,6 +232,16 @@ class LayerwiseMethod(Method):
                 "keep it frozen, or let it train from the first task on"
             )
 
+    def _drop(self, name: str) -> None:
+        """Protect a layer or an embedding no longer, since its weight is used without calling it."""
+        self.bypassed.add(name)
+        if name in self.layers:
+            layer = self.layers.pop(name)
+            layer.detach()
+            self._give_up(*layer.parameters)
+        else:
+            self._give_up(self.row_memory.tables.pop(name).parameter)
+
     def _give_up(self, *parameters: nn.Parameter) -> None:
         """Count a weight as uncovered: it is used without calling its layer, so its inputs are not known."""
         for name, parameter in self.model.named_parameters():
@@ -255,13 +265,9 @@ class LayerwiseMethod(Method):
             reached = self.mean_gradients(self.sample[:1])
         called = set().union(*distributed.gather(called))
         for name in reached.keys() - called:
-            layer = self.layers.pop(name)
-            layer.detach()
-            self.bypassed.add(name)
-            self._give_up(*layer.parameters)
+            self._drop(name)
         for name in self._bypassed_tables():
-            self.bypassed.add(name)
-            self._give_up(self.row_memory.tables.pop(name).parameter)
+            self._drop(name)
         self._freeze_unprotected()
         self.row_memory.hold()
         self._judge_uncovered()
@@ -315,12 +321,8 @@ class LayerwiseMethod(Method):
                 )
 
     def on_state_loaded(self) -> None:
-        for name in self.bypassed & self.layers.keys():
-            layer = self.layers.pop(name)
-            self._give_up(*layer.parameters)
-            layer.detach()
-        for name in self.bypassed & self.row_memory.tables.keys():
-            self._give_up(self.row_memory.tables.pop(name).parameter)
+        for name in [*self.bypassed & self.layers.keys(), *self.bypassed & self.row_memory.tables.keys()]:
+            self._drop(name)
 
     def on_task_left(self) -> None:
         self.row_memory.release()

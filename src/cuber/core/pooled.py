@@ -23,8 +23,6 @@ from cuber.core.settings import setting
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import BACKENDS, ProtectedLayer
 from cuber.subspace import (
-    BACKWARD_TRANSFER,
-    FORWARD_TRANSFER,
     Anchor,
     Constraint,
     LearnedScaling,
@@ -99,7 +97,7 @@ class PooledMethod(Bases):
             layer.set_matrix(layer.matrix())  # so that gradients of a parametrized weight are known
         with full_precision(self.device):
             self.anchors[name] = Anchor.of(layer.matrix().detach(), memory.basis)
-        if tasks := memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER):
+        if tasks := memory.reused():
             free = ~self.protected_columns(name, at_start=True)
             supports = supports_of(self.anchors[name].start, memory.owners[tasks], free)
             self.scalings[name] = Scaling(memory.basis, memory.owners[tasks], supports, layer.parameter, train=True)
@@ -189,8 +187,7 @@ class PooledMethod(Bases):
 
     def _named_scalings(self) -> Iterator[tuple[str, nn.Parameter]]:
         for name, scaling in self.scalings.items():
-            tasks = self.memory[name].in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER)
-            yield f"{name}.scaling.{'+'.join(map(str, tasks))}", scaling.matrix
+            yield f"{name}.scaling.{'+'.join(map(str, self.memory[name].reused()))}", scaling.matrix
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         super().check_optimizer(optimizer)
@@ -201,8 +198,7 @@ class PooledMethod(Bases):
     @property
     def learning(self) -> dict[str, LearnedScaling]:
         """Layer name -> what the present task has learned so far."""
-        both = FORWARD_TRANSFER, BACKWARD_TRANSFER
-        return {name: scaling.learned(self.memory[name].in_regime(*both)) for name, scaling in self.scalings.items()}
+        return {name: scaling.learned(self.memory[name].reused()) for name, scaling in self.scalings.items()}
 
     @learning.setter
     def learning(self, learning: dict[str, LearnedScaling]) -> None:
