@@ -13,15 +13,15 @@ import torch
 
 from cuber import training
 from cuber.core.device import check_name, find_device
+from cuber.core.randomness import check_seed, derive, seeded
 from cuber.core.settings import Setting, check_values, is_number, settings_of, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.outside import find_benchmark
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
 from cuber.methods import METHODS, Method, find_method
 from cuber.streams import Stream
-from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
+from cuber.training import Progress, Result, RunDirectory, learn
 from cuber.training.config import TrainingConfig, training_options
-from cuber.training.randomness import check_seed
 
 NUMBERS = {
     "tasks": Setting("number of tasks"),  # the stream knows how many there are

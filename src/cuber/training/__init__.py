@@ -4,12 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cuber.core.randomness import check_seed, derive, seeded
     from cuber.runs.directory import RunDirectory, Stopped
     from cuber.runs.result import Epoch, Result, UnwrittenResultError
     from cuber.training.config import TrainingConfig
     from cuber.training.evaluation import evaluate
     from cuber.training.learning import learn
-    from cuber.training.randomness import check_seed, derive, seeded
     from cuber.training.theory_recorder import TheoryRecorder
     from cuber.training.trainer import Progress, ProgressEvent
 
@@ -38,7 +38,7 @@ _MODULES = {
     "cuber.training.config": ("TrainingConfig",),
     "cuber.training.evaluation": ("evaluate",),
     "cuber.training.learning": ("learn",),
-    "cuber.training.randomness": ("check_seed", "derive", "seeded"),
+    "cuber.core.randomness": ("check_seed", "derive", "seeded"),
     "cuber.training.theory_recorder": ("TheoryRecorder",),
 }
 

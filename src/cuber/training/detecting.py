@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cuber.core import batches
 from cuber.core.boundaries import Boundaries, Observation
+from cuber.core.randomness import derive, random_state, set_random_state
 from cuber.core.state import nbytes
 from cuber.errors import CuberError
 from cuber.networks.heads import heads_of
@@ -29,7 +30,6 @@ from cuber.training.describe import add_device, pool_of, regimes_of
 from cuber.training.forward import compiling
 from cuber.training.optimizers import wrapped_optimizer
 from cuber.training.progress import ProgressEvent
-from cuber.training.randomness import derive, random_state, set_random_state
 from cuber.training.trainer import REPORT_STEPS, Trainer
 
 Batch = tuple[Tensor, ...]

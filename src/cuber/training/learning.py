@@ -18,6 +18,7 @@ from cuber.core.batches import explained
 from cuber.core.boundaries import Boundaries
 from cuber.core.learner import LossFunction, Method
 from cuber.core.metric import ACCURACY, Metric, as_metric
+from cuber.core.randomness import check_seed, derive, seeded
 from cuber.core.settings import is_number, short
 from cuber.errors import CuberError, CuberWarning, UnknownKeyword, first_line, unknown
 from cuber.layers import evaluation_mode
@@ -32,7 +33,6 @@ from cuber.training.detecting import DetectingTrainer
 from cuber.training.forward import check_can_compile, check_precision
 from cuber.training.optimizers import OptimizerFactory
 from cuber.training.progress import Progress
-from cuber.training.randomness import check_seed, derive, seeded
 from cuber.training.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ import torch
 from cuber.core import batches, distributed
 from cuber.core.learner import LossFunction, Method
 from cuber.core.metric import ACCURACY, Metric
+from cuber.core.randomness import derive, random_state, seeded, set_random_state
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import normalized_by_batch
 from cuber.runs.directory import RunDirectory, Stopped, recorded_signals
@@ -30,7 +31,6 @@ from cuber.training.evaluation import Score, evaluate, shown
 from cuber.training.forward import autocast, compiling, float32_products
 from cuber.training.optimizers import OptimizerFactory, wrapped_optimizer
 from cuber.training.progress import Progress, ProgressEvent
-from cuber.training.randomness import derive, random_state, seeded, set_random_state
 from cuber.training.task_runs import TaskRun, task_runs
 
 if TYPE_CHECKING:
