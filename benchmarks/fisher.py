@@ -1,6 +1,6 @@
 """How much faster is the Fisher of EWC than a loop over the samples? Both in one run, in turns; medians.
 
-    python benchmarks/fisher.py
+    python -m benchmarks.fisher
 
 Both compute the same numbers, which is checked. The loop is plain autograd: a forward and a backward pass for every
 sample, and the squares of the gradients added up.
@@ -10,25 +10,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cuber import MultiHead
+from benchmarks.subjects import alexnet, perceptron
+from benchmarks.timing import seconds
 from cuber.core.fisher import fisher_diagonal
-from cuber.networks import MLP, AlexNet5
-
-
-def perceptron() -> nn.Module:
-    return MLP(784, 100, 100, 10)
-
-
-def alexnet() -> nn.Module:
-    return MultiHead(AlexNet5(), AlexNet5.features, [10] * 10, bias=False)
-
 
 ROWS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, int]] = [
     ("MLP 784-100-100-10", perceptron, (784,), 1000, 64),
@@ -48,12 +38,6 @@ def loop(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         for name, gradient in zip(held, torch.autograd.grad(loss, list(held.values())), strict=True):
             totals[name] += gradient.square()
     return {name: total / len(y) for name, total in totals.items()}
-
-
-def seconds(function: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
 
 
 def main() -> None:

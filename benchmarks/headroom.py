@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.common import keyword, standard_error
 from cuber.core.learner import Method
 from cuber.errors import CuberError
 from cuber.experiments import Experiment
@@ -206,21 +207,12 @@ def report(row: str, tasks: list[list[float]], learned: list[list[float]]) -> No
     )
 
 
-def standard_error(values: list[float]) -> float:
-    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-
-
 def known_runs(planned: list[Cell], runs: str | None) -> list[tuple[Experiment, Path | None]]:
     """Return experiments that are to be run, or those that have been run below ``runs``, with their directories."""
     if runs is None:
         return [(cell.experiment, None) for cell in planned]
     finished = {record.directory for record in load([runs]) if record.state == FINISHED}
     return [(cell.experiment, cell.directory) for cell in planned if cell.directory in finished]
-
-
-def keyword(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    return name, int(value)
 
 
 def main() -> None:

@@ -43,6 +43,18 @@ def plain(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr)
 
 
+def learn_task(learner: Method, loader: list[tuple[Tensor, Tensor]]) -> None:
+    """Learn a task in one pass of plain SGD."""
+    learner.begin_task(loader, functional.cross_entropy)
+    optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.01))
+    for inputs, labels in loader:
+        optimizer.zero_grad()
+        functional.cross_entropy(learner.model(inputs), labels).backward()
+        optimizer.step()
+    learner.end_epoch()
+    learner.end_task(loader)
+
+
 @dataclass(frozen=True)
 class Subject:
     """A network, its batches, and how full its pools are after all tasks but one."""
