@@ -22,8 +22,9 @@ from cuber.networks import MLP, AlexNet5, ReducedResNet18
 from cuber.streams.splits import TensorSplit
 from cuber.subspace import LayerMemory, Pool, PrunedGradient
 from cuber.training.config import TrainingConfig
+from cuber.training.optimizers import OptimizerFactory
 from cuber.training.task_runs import TaskRun
-from cuber.training.trainer import OptimizerFactory, Trainer
+from cuber.training.trainer import Trainer
 
 LEARNING_RATE = 1e-3
 OWNED = 0.95

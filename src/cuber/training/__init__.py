@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from cuber.training.config import TrainingConfig
     from cuber.training.evaluation import evaluate
     from cuber.training.learning import learn
+    from cuber.training.progress import Progress, ProgressEvent
     from cuber.training.theory_recorder import TheoryRecorder
-    from cuber.training.trainer import Progress, ProgressEvent
 
 __all__ = [
     "Epoch",
@@ -34,7 +34,7 @@ __all__ = [
 _MODULES = {
     "cuber.runs.directory": ("RunDirectory", "Stopped"),
     "cuber.runs.result": ("Epoch", "Result", "UnwrittenResultError"),
-    "cuber.training.trainer": ("Progress", "ProgressEvent"),
+    "cuber.training.progress": ("Progress", "ProgressEvent"),
     "cuber.training.config": ("TrainingConfig",),
     "cuber.training.evaluation": ("evaluate",),
     "cuber.training.learning": ("learn",),
