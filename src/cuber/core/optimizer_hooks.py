@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
@@ -308,18 +308,22 @@ def _maximizes(optimizer: Optimizer) -> bool:
     return any(group.get("maximize") for group in optimizer.param_groups)
 
 
-@contextmanager
-def _minimized(optimizer: Optimizer) -> Iterator[None]:
+def _minimized(optimizer: Optimizer) -> Any:
     """While open, gradients are those of what is minimized, also where the optimizer maximizes."""
-    _negate_maximized(optimizer)
+    return _negated(optimizer) if _maximizes(optimizer) else nullcontext()
+
+
+@contextmanager
+def _negated(optimizer: Optimizer) -> Iterator[None]:
+    _negate(optimizer)
     try:
         yield
     finally:
-        _negate_maximized(optimizer)
+        _negate(optimizer)
 
 
 @torch.no_grad()
-def _negate_maximized(optimizer: Optimizer) -> None:
+def _negate(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("maximize") else []:
             if parameter.grad is not None:
