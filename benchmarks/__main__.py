@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -62,7 +61,6 @@ def main() -> None:
         COMMITTED.write_text(written)
     missed = sum(figure.reached is False for figure in figures)
     print(f"{missed} of {sum(figure.reached is not None for figure in figures)} missed; figures in {options.json}")
-    sys.exit(0)
 
 
 def _line(figure: Figure, before: float | None) -> str:

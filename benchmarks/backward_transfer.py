@@ -1,7 +1,7 @@
 """When does a new task improve old ones? The study behind docs/backward-transfer.md and CUBER's defaults.
 
-    python benchmarks/backward_transfer.py overlap-digits --part validation --seeds 100-119    to choose settings by
-    python benchmarks/backward_transfer.py overlap-digits --part test --seeds 0-19             to report what was chosen
+    python -m benchmarks.backward_transfer overlap-digits --part validation --seeds 100-119    to choose settings by
+    python -m benchmarks.backward_transfer overlap-digits --part test --seeds 0-19             to report what was chosen
 
 Every row is compared with TRGP seed by seed: the same data, the same first weights, the same order of batches.
 """
@@ -14,13 +14,13 @@ import statistics
 
 import torch
 
+from benchmarks.common import keyword, standard_error
 from cuber import Stream, Task, learn
 from cuber.errors import CuberError
+from cuber.experiments import Experiment
 from cuber.experiments.grid import numbers
 from cuber.experiments.presets import BENCHMARKS
-from cuber.methods import METHODS
 from cuber.methods.cuber import PAPER
-from cuber.training import derive, seeded
 
 ROWS: dict[str, tuple[str, dict]] = {
     "TRGP": ("trgp", {}),
@@ -72,9 +72,7 @@ def measure(row: str, seed: int, options: argparse.Namespace) -> tuple[float, fl
     preset = BENCHMARKS[options.benchmark]
     method, settings = ROWS[row]
     stream = judged_by(options.benchmark, seed, options.part, dict(options.stream))
-    with seeded(derive(seed, "network")):
-        model = preset.network(stream)
-    learner = METHODS[method](model, **{**preset.settings.get(method, {}), **settings})
+    learner = Experiment(options.benchmark, method, seed, settings=settings).learner(stream)
     training = dataclasses.replace(preset.training, epochs=options.epochs or preset.training.epochs)
     result = learn(learner, stream, epochs=training.epochs, lr=training.lr, batch_size=training.batch_size, seed=seed)
     regimes = [
@@ -90,13 +88,7 @@ def measure(row: str, seed: int, options: argparse.Namespace) -> tuple[float, fl
 
 def mean_and_error(values: list[float]) -> str:
     """``mean ± standard error``."""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return f"{statistics.mean(values):+6.2f} ± {error:4.2f}"
-
-
-def keyword(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    return name, int(value)
+    return f"{statistics.mean(values):+6.2f} ± {standard_error(values):4.2f}"
 
 
 def main() -> None:

@@ -30,6 +30,8 @@ from cuber.subspace import Calibration, TwoSidedTest
 
 EPOCHS = {"permuted-digits": 5, "permuted-mnist": 5, "five-datasets": 5}
 """Passes over each task's samples."""
+BATCHES, SIZE, ALARMS = 400, 10, 0.05
+"""Of the streams of scores: batches, scores in a batch, and the rate of false alarms that is wanted."""
 LAWS: dict[str, Callable[[torch.Generator, int], Tensor]] = {
     "normal": lambda random, count: torch.randn(count, generator=random),
     "log-normal": lambda random, count: torch.randn(count, generator=random).exp(),
@@ -123,32 +125,33 @@ def accuracy(name: str, seeds: list[int], method: str, epochs: int, test: int | 
     )
 
 
-def laws(runs: int, batches: int = 400, size: int = 10, alpha: float = 0.05) -> None:
+def laws(runs: int) -> None:
     """Alarms in stationary streams of scores; CUSUM has the threshold that gives it the same rate for normal scores."""
-    thresholds = sorted((max(_cusum(LAWS["normal"], seed, batches, size)) for seed in range(runs)), reverse=True)
-    threshold = thresholds[round(alpha * runs)]
+    thresholds = sorted((max(_cusum(LAWS["normal"], seed)) for seed in range(runs)), reverse=True)
+    threshold = thresholds[round(ALARMS * runs)]
     for law, draw in LAWS.items():
-        ours = sum(max(_martingale(draw, seed, batches, size)) >= -math.log(alpha) for seed in range(runs, 2 * runs))
-        cusum = sum(max(_cusum(draw, seed, batches, size)) > threshold for seed in range(runs, 2 * runs))
-        print(f"{law}: alarms in {ours / runs:.1%} of {runs} streams, CUSUM in {cusum / runs:.1%} ({alpha:.0%} wanted)")
+        ours = sum(max(_martingale(draw, seed)) >= -math.log(ALARMS) for seed in range(runs, 2 * runs))
+        cusum = sum(max(_cusum(draw, seed)) > threshold for seed in range(runs, 2 * runs))
+        rates = f"alarms in {ours / runs:.1%} of {runs} streams, CUSUM in {cusum / runs:.1%}"
+        print(f"{law}: {rates} ({ALARMS:.0%} wanted)")
 
 
-def _martingale(draw: Callable[[torch.Generator, int], Tensor], seed: int, batches: int, size: int) -> Iterator[float]:
+def _martingale(draw: Callable[[torch.Generator, int], Tensor], seed: int) -> Iterator[float]:
     random = torch.Generator().manual_seed(seed)
     calibration, test = Calibration.around(draw(random, 200)), TwoSidedTest()
-    for _ in range(batches):
-        bins = calibration.bins(draw(random, size))
-        ties = torch.rand(size, dtype=torch.float64, generator=random)
+    for _ in range(BATCHES):
+        bins = calibration.bins(draw(random, SIZE))
+        ties = torch.rand(SIZE, dtype=torch.float64, generator=random)
         test.add(calibration.p_values(bins, ties, add=True))
         yield test.log_evidence
 
 
-def _cusum(draw: Callable[[torch.Generator, int], Tensor], seed: int, batches: int, size: int) -> Iterator[float]:
+def _cusum(draw: Callable[[torch.Generator, int], Tensor], seed: int) -> Iterator[float]:
     """CUSUM for a rise of the mean by one standard deviation, both from the first 200 scores."""
     random = torch.Generator().manual_seed(seed)
     first, largest = draw(random, 200), 0.0
-    for _ in range(batches):
-        scores = (draw(random, size) - first.mean()) / first.std().clamp_min(1e-6)
+    for _ in range(BATCHES):
+        scores = (draw(random, SIZE) - first.mean()) / first.std().clamp_min(1e-6)
         largest = max(0.0, largest + float((scores - 0.5).sum()))
         yield largest
 

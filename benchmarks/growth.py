@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.subjects import perceptron
+from benchmarks.subjects import learn_task, perceptron
 from benchmarks.timing import Figure, seconds
 from cuber import CUBER
 
@@ -22,8 +22,9 @@ def measure(quick: bool) -> list[Figure]:
     learner = CUBER(perceptron(), threshold=[0.95, 0.99, 0.99], threshold_step=0.0, eps2=0.0, lam=1.0, penalty="norm")
     taken, sizes = [], []
     for _ in range(tasks):
-        order = torch.randperm(784)
-        taken.append(seconds(lambda order=order: _learn(learner, inputs[:, order], labels)))  # type: ignore[misc]
+        permuted = inputs[:, torch.randperm(784)]
+        loader = list(zip(permuted.split(BATCH), labels.split(BATCH), strict=True))
+        taken.append(seconds(lambda loader=loader: learn_task(learner, loader)))  # type: ignore[misc]
         sizes.append(sum(pool.size for pool in learner.memory.values()))
     figures = []
     for first, last in ((0, 5), (5, 10), (10, 20), (20, 50)):
@@ -40,15 +41,3 @@ def _images(count: int) -> tuple[Tensor, Tensor]:
     means = functional.interpolate(torch.randn(10, 1, 7, 7), 28, mode="bilinear").flatten(1)
     spread = functional.interpolate(torch.randn(count, 1, 9, 9), 28, mode="bilinear").flatten(1)
     return means[labels] + 0.5 * spread, labels
-
-
-def _learn(learner: CUBER, x: Tensor, y: Tensor) -> None:
-    loader = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
-    learner.begin_task(loader, functional.cross_entropy)
-    optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.01))
-    for inputs, labels in loader:
-        optimizer.zero_grad()
-        functional.cross_entropy(learner.model(inputs), labels).backward()
-        optimizer.step()
-    learner.end_epoch()
-    learner.end_task(loader)

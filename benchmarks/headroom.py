@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.common import keyword, standard_error
 from cuber.core.learner import Method
 from cuber.errors import CuberError
 from cuber.experiments import Experiment
@@ -42,7 +43,7 @@ from cuber.layers import evaluation_mode
 from cuber.networks import MultiHead
 from cuber.streams import FixedLoader, Split, Stream
 from cuber.streams.paper_streams import OVERLAPPING
-from cuber.training import ProgressEvent, derive, evaluate, learn, seeded
+from cuber.training import ProgressEvent, evaluate, learn
 
 STARTS: dict[str, Sequence[int]] = {
     "overlap-digits": range(0, 10, 2),
@@ -162,9 +163,7 @@ class Trained:
 def train(experiment: Experiment, directory: Path | None = None) -> Trained:
     """Learn all tasks, or restore the finished run in ``directory``."""
     stream = experiment.stream()
-    with seeded(derive(experiment.seed, "network")):
-        model = experiment.preset.network(stream)
-    learner = experiment.method_class(model, **experiment.method_settings())
+    learner = experiment.learner(stream)
     weights: list[dict[str, Tensor]] = []
 
     def keep(event: ProgressEvent) -> None:
@@ -208,21 +207,12 @@ def report(row: str, tasks: list[list[float]], learned: list[list[float]]) -> No
     )
 
 
-def standard_error(values: list[float]) -> float:
-    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-
-
 def known_runs(planned: list[Cell], runs: str | None) -> list[tuple[Experiment, Path | None]]:
     """Return experiments that are to be run, or those that have been run below ``runs``, with their directories."""
     if runs is None:
         return [(cell.experiment, None) for cell in planned]
     finished = {record.directory for record in load([runs]) if record.state == FINISHED}
     return [(cell.experiment, cell.directory) for cell in planned if cell.directory in finished]
-
-
-def keyword(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    return name, int(value)
 
 
 def main() -> None:

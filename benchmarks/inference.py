@@ -121,7 +121,7 @@ def measure(experiment: Experiment, train: bool = True) -> dict[str, float]:
     def percent(parts: list[Tensor]) -> float:
         return 100 * float(torch.cat(parts).double().mean())
 
-    values = {
+    return {
         "right": percent(right),
         "chance": 100 / len(stream),
         **({"by confidence": percent(confident)} if train else {}),
@@ -131,7 +131,6 @@ def measure(experiment: Experiment, train: bool = True) -> dict[str, float]:
         **accuracies,
         "kB per task": learner.memory_bytes()["densities"] / 1000 / len(stream),
     }
-    return values
 
 
 def measure_none(data_dir: str | None, seed: int) -> dict[str, float]:

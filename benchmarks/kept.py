@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
-from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +10,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.subjects import ALEXNET_SUBJECT, METHODS, alexnet
-from benchmarks.timing import Figure
+from benchmarks.timing import Figure, in_a_process
 from cuber import CUBER
 
 TASKS = 10
@@ -25,9 +23,11 @@ def measure(quick: bool) -> list[Figure]:
         figures.append(Figure(f"kept by CUBER after {TASKS} tasks, beside the dense form", _kept(), at_most=1 / 6))
     if not hasattr(ctypes.CDLL(None), "mallinfo2"):  # only glibc tells
         return figures
-    plain = _peak(None)
+    plain = in_a_process(_peak, None)
     for method in ["CUBER"] if quick else METHODS:
-        figures.append(Figure(f"peak memory of a step, AlexNet-5, {method}", _peak(method) / plain, at_most=1.4))
+        figures.append(
+            Figure(f"peak memory of a step, AlexNet-5, {method}", in_a_process(_peak, method) / plain, at_most=1.4)
+        )
     return figures
 
 
@@ -57,25 +57,15 @@ def _images(count: int) -> torch.Tensor:
     return functional.interpolate(coarse, 32, mode="bilinear") + 0.1 * torch.randn(count, 3, 32, 32)
 
 
-def _peak(method: str | None) -> float:
-    """The bytes in use at most during a few steps, beyond what there were before, in a process of their own."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_steps, args=(method, sender))
-    process.start()
-    peak = receiver.recv()
-    process.join()
-    return float(peak)
-
-
-def _steps(method: str | None, sender: Connection) -> None:
+def _peak(method: str | None) -> int:
+    """The bytes in use at most during a few steps, beyond what there were before."""
     torch.set_num_threads(1)
     before = _in_use()
     work = ALEXNET_SUBJECT.bare() if method is None else ALEXNET_SUBJECT.ours(method)
     work()
     with _Watch() as watch:
         work()
-    sender.send(watch.most - before)
+    return watch.most - before
 
 
 class _Watch(TorchDispatchMode):

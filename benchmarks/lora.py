@@ -27,6 +27,7 @@ from torch.nn import functional
 
 import cuber
 from benchmarks.class_token import DIGITS, ClassToken
+from benchmarks.common import standard_error
 from cuber.subspace import BACKWARD_TRANSFER
 
 FEATURES, RANK, EPOCHS = 64, 8, 6
@@ -323,8 +324,7 @@ def transfer_table(seeds: range) -> str:
 
 def with_error(values: list[float]) -> str:
     """Return the mean and the standard error in percent."""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return f"{100 * statistics.mean(values):+.2f} ± {100 * error:.2f}"
+    return f"{100 * statistics.mean(values):+.2f} ± {100 * standard_error(values):.2f}"
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.subjects import ALEXNET_SUBJECT, MLP_SUBJECT
 from benchmarks.timing import Figure, ratios
-from cuber.training.trainer import OptimizerFactory
+from cuber.training.optimizers import OptimizerFactory
 
 OPTIMIZERS: dict[str, OptimizerFactory] = {
     "momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),

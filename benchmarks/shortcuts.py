@@ -14,7 +14,7 @@ from benchmarks.timing import Figure, ratios
 from cuber.core import pooled
 from cuber.layers.backends import FastBackend, PlainBackend
 from cuber.subspace import constraint
-from cuber.training.trainer import OptimizerFactory
+from cuber.training.optimizers import OptimizerFactory
 
 MOMENTUM: OptimizerFactory = lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9)  # noqa: E731
 

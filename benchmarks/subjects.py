@@ -22,8 +22,9 @@ from cuber.networks import MLP, AlexNet5, ReducedResNet18
 from cuber.streams.splits import TensorSplit
 from cuber.subspace import LayerMemory, Pool, PrunedGradient
 from cuber.training.config import TrainingConfig
+from cuber.training.optimizers import OptimizerFactory
 from cuber.training.task_runs import TaskRun
-from cuber.training.trainer import OptimizerFactory, Trainer
+from cuber.training.trainer import Trainer
 
 LEARNING_RATE = 1e-3
 OWNED = 0.95
@@ -41,6 +42,18 @@ METHODS: dict[str, tuple[type[Method], dict[str, float | str]]] = {
 def plain(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
     """Plain SGD."""
     return torch.optim.SGD(parameters, lr)
+
+
+def learn_task(learner: Method, loader: list[tuple[Tensor, Tensor]]) -> None:
+    """Learn a task in one pass of plain SGD."""
+    learner.begin_task(loader, functional.cross_entropy)
+    optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.01))
+    for inputs, labels in loader:
+        optimizer.zero_grad()
+        functional.cross_entropy(learner.model(inputs), labels).backward()
+        optimizer.step()
+    learner.end_epoch()
+    learner.end_task(loader)
 
 
 @dataclass(frozen=True)

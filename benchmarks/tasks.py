@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from benchmarks.subjects import learn_task
 from benchmarks.timing import Figure
 from cuber import CUBER, GPM, TRGP
 from cuber.methods.cuber import SubspaceMethod
@@ -34,7 +34,7 @@ def _measure(method: type[SubspaceMethod], counts: tuple[int, ...]) -> Iterator[
     for count in range(1, counts[-1] + 1):
         loader = _task()
         began = time.process_time()
-        _learn(learner, loader)
+        learn_task(learner, loader)
         taken.append(time.process_time() - began)
         if count + 1 in counts:
             before = sum(learner.memory_bytes().values())
@@ -53,17 +53,6 @@ def _task() -> list[tuple[Tensor, Tensor]]:
     x = torch.randn(SAMPLES, 8) @ torch.randn(8, INPUTS)
     y = (x @ torch.randn(INPUTS, CLASSES)).argmax(1)
     return list(zip(x.split(BATCH), y.split(BATCH), strict=True))
-
-
-def _learn(learner: SubspaceMethod, loader: list[tuple[Tensor, Tensor]]) -> None:
-    learner.begin_task(loader, functional.cross_entropy)
-    optimizer = learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.01))
-    for inputs, labels in loader:
-        optimizer.zero_grad()
-        functional.cross_entropy(learner.model(inputs), labels).backward()
-        optimizer.step()
-    learner.end_epoch()
-    learner.end_task(loader)
 
 
 def _size(learner: SubspaceMethod) -> int:

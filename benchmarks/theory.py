@@ -28,7 +28,7 @@ from cuber.experiments.grid import numbers
 from cuber.methods.cuber import CUBER, PAPER
 from cuber.report.statistics import rank_correlation
 from cuber.streams import Stream
-from cuber.training import TheoryRecorder, derive, evaluate, learn, seeded
+from cuber.training import TheoryRecorder, evaluate, learn
 
 STREAMS = ("overlap-digits", "split-digits", "permuted-digits")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ class Measured(TheoryRecorder):
     def _movement(self, old: int) -> Row:
         """Theorem 2 (2)'s two terms with the way that was walked: along the old gradient, and in the old subspace."""
         learner = self.learner
-        parts = [learner.moved(name)[:, learner.memory[name].owners[old]] for name in learner.layers]
+        parts = [learner.displacement(name)[:, learner.memory[name].owners[old]] for name in learner.layers]
         agreements = [layer["old"][old]["agreement"] for layer in self.records[learner.tasks].values()]
         return {"along": sum(agreements), "moved": sum(float(part.square().sum()) for part in parts)}
 
@@ -79,9 +79,8 @@ def rows(benchmark: str, name: str, seed: int) -> list[Row]:
     """One run: a row for each new task and old task."""
     experiment = Experiment(benchmark, "cuber", seed=seed, settings=SETTINGS[name])
     stream = experiment.stream()
-    with seeded(derive(seed, "network")):
-        model = experiment.preset.network(stream)
-    learner = CUBER(model, **experiment.method_settings())
+    learner = experiment.learner(stream)
+    assert isinstance(learner, CUBER)
     observer = Measured(learner, stream)
     with limited(1):
         result = learn(learner, stream, seed=seed, observer=observer, **dataclasses.asdict(experiment.training()))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -56,6 +58,21 @@ def ratios(works: Mapping[str, Work], base: str, turns: int) -> dict[str, float]
         for turn in range(turns)
     ]
     return {name: statistics.median(turn[name] / turn[base] for turn in taken) for name in works}
+
+
+def in_a_process(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of a module returns in a new process, whose memory is not that of this one."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, work, arguments))
+    process.start()
+    returned = receiver.recv()
+    process.join()
+    return returned
+
+
+def _send(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    sender.send(work(*arguments))
 
 
 def machine() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from cuber.errors import CuberError
 from cuber.experiments import Experiment
 from cuber.methods import find_method
 from cuber.streams import Stream, Task
-from cuber.training import derive, learn, seeded
+from cuber.training import learn
 
 SEED = 100
 TASKS = 5
@@ -56,9 +56,7 @@ def accuracy(experiment: Experiment) -> float:
     stream = experiment.stream()
     tasks = [Task(task.name, task.train, task.validation, task.validation, classes=task.classes) for task in stream]
     judged = Stream(stream.name, tasks, shared_head=stream.shared_head)
-    with seeded(derive(experiment.seed, "network")):
-        model = experiment.preset.network(judged)
-    learner = experiment.method_class(model, **experiment.method_settings())
+    learner = experiment.learner(judged)
     try:
         return learn(learner, judged, seed=experiment.seed, **dataclasses.asdict(experiment.training())).acc
     except CuberError:

@@ -20,7 +20,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cuber
 from benchmarks.class_token import DIGITS, ClassToken
+from benchmarks.common import standard_error
 from cuber.core.settings import parse_settings, read_value
+from cuber.errors import CuberError
+from cuber.experiments.grid import numbers
 
 EPOCHS, FEATURES = 20, 32
 METHODS = "FineTune,GPM,TRGP,CUBER,SoftCUBER"
@@ -75,10 +78,13 @@ def learn(kind: type[cuber.Method], seed: int, settings: dict[str, object]) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=METHODS)
-    parser.add_argument("--seeds", default="0-4", help="first and last")
+    parser.add_argument("--seeds", default="0-4", help="as in 0-4 or 0,2,5")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the methods, but FineTune's")
     arguments = parser.parse_args()
-    first, last = map(int, arguments.seeds.split("-"))
+    try:
+        seeds = numbers(arguments.seeds)
+    except CuberError as error:
+        parser.error(str(error))
     settings = {name: read_value(text) for name, text in parse_settings(arguments.set).items()}
     torch.set_num_threads(1)
     plain = None
@@ -86,11 +92,10 @@ def main() -> None:
     for name in arguments.methods.split(","):
         kind = getattr(cuber, name)
         used = {} if kind is cuber.FineTune else settings
-        rows = [learn(kind, seed, used) for seed in range(first, last + 1)]
+        rows = [learn(kind, seed, used) for seed in seeds]
         final, transfer, learned, seconds = zip(*rows, strict=True)
         plain = sum(seconds) if kind is cuber.FineTune else plain
-        spread = statistics.stdev(transfer) / len(transfer) ** 0.5 if len(transfer) > 1 else 0.0
-        means = f"{statistics.mean(final):.1f} | {statistics.mean(transfer):+.1f} ± {spread:.1f}"
+        means = f"{statistics.mean(final):.1f} | {statistics.mean(transfer):+.1f} ± {standard_error(transfer):.1f}"
         relative = "" if plain is None else f"{sum(seconds) / plain:.2f}"
         print(f"| {name} | {means} | {statistics.mean(learned):.1f} | {relative} |", flush=True)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Iterator
 from itertools import chain
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from benchmarks.timing import Figure
+from benchmarks.timing import Figure, in_a_process
 from cuber.subspace import Gram, Sketch
 
 RANK, BATCH = 256, 500
@@ -27,16 +25,16 @@ def measure(quick: bool) -> Iterator[Figure]:
         yield Figure(f"energy beside eigh's, d = 2048, scales i^-{power}", _captured(power), at_least=0.999)
     dimension, count = (4096, 4000) if quick else (WIDEST, VECTORS)
     for threads in (1,) if quick else (1, 2):
-        wall, cpu, megabytes = _in_a_process(dimension, count, threads)
+        wall, cpu, megabytes = in_a_process(_sketch, dimension, count, threads)
         of = f"sketch, d = {dimension}, {count} vectors, threads {threads}"
         yield Figure(of, wall, "s", at_most=20.0)
         yield Figure(f"{of}, CPU", cpu, "s")
         yield Figure(f"{of}, peak of the process", megabytes, "MB", at_most=600.0)
 
 
-def _vectors(dimension: int, count: int, power: float = 0.75, seed: int = 0) -> Iterator[Tensor]:
+def _vectors(dimension: int, count: int, power: float = 0.75) -> Iterator[Tensor]:
     """Batches whose scales fall as a power, in random directions, around a mean."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     rank = min(dimension, 1024)
     scales = torch.arange(1, rank + 1) ** -power
     turned = torch.randn(rank, dimension, generator=generator) / dimension**0.5
@@ -45,18 +43,8 @@ def _vectors(dimension: int, count: int, power: float = 0.75, seed: int = 0) -> 
         yield mean + (torch.randn(BATCH, rank, generator=generator) * scales) @ turned
 
 
-def _in_a_process(dimension: int, count: int, threads: int) -> tuple[float, float, float]:
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_sketch, args=(dimension, count, threads, sender))
-    process.start()
-    taken: tuple[float, float, float] = receiver.recv()
-    process.join()
-    return taken
-
-
-def _sketch(dimension: int, count: int, threads: int, sender: Connection) -> None:
-    """Send the time to sketch and to find the basis, without that to make the vectors, and the peak in MB."""
+def _sketch(dimension: int, count: int, threads: int) -> tuple[float, float, float]:
+    """Return the time to sketch and to find the basis, without that to make the vectors, and the peak in MB."""
     torch.set_num_threads(threads)
     none = torch.zeros(dimension, 0)
     sketch = Sketch(none, RANK)
@@ -68,7 +56,7 @@ def _sketch(dimension: int, count: int, threads: int, sender: Connection) -> Non
         else:
             sketch.add(work)
         wall, cpu = wall + time.perf_counter() - began, cpu + time.process_time() - began_cpu
-    sender.send((wall, cpu, _peak()))
+    return wall, cpu, _peak()
 
 
 def _peak() -> float:

@@ -41,6 +41,15 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[CuberError] 
     return error(f"there is no {kind} '{name}'{hint} (known: {', '.join(names)})")
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type where it has none.
+
+    >>> first_line(KeyError()), first_line(ValueError("too large\\nat line 3"))
+    ('KeyError', 'too large')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 @contextmanager
 def needs_extra(extra: str, feature: str) -> Iterator[None]:
     """Import packages that ``cuber-learn`` does not install by itself; a missing one is an error of one sentence.
@@ -60,5 +69,4 @@ def needs_extra(extra: str, feature: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CuberError(f"{feature} needs pip install 'cuber-learn[{extra}]' ({reason})") from error
+        raise CuberError(f"{feature} needs pip install 'cuber-learn[{extra}]' ({first_line(error)})") from error

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from cuber.errors import CuberError, CuberWarning, needs_extra, unknown
+from cuber.errors import CuberError, CuberWarning, first_line, needs_extra, unknown
 
 SERVICE_FILES = ("tensorboard", "wandb", "wandb-run", "mlflow-run")
 """Files of services in a run directory."""
@@ -50,7 +50,7 @@ class Logger:
         """
 
     def event(self, name: str, values: dict[str, Any]) -> None:
-        """Any other event: started, resumed, stopped, failed, finished."""
+        """Any other event: started, resumed, boundary, stopped, failed, finished."""
 
     def close(self) -> None:
         """The run ends or stops."""
@@ -146,7 +146,7 @@ class ServiceLogger(Logger):
         try:
             self.open(config, resumed=position is not None)
         except Exception as error:  # of any kind: no account, no server
-            raise CuberError(f"the {self.extra} logger cannot start: {_first_line(error)}") from error
+            raise CuberError(f"the {self.extra} logger cannot start: {first_line(error)}") from error
 
     def position(self) -> Any:
         return self.epochs
@@ -175,7 +175,7 @@ class ServiceLogger(Logger):
             call()
         except Exception as error:
             self._failed = True
-            message = f"{self.extra} failed and gets no more values: {_first_line(error)}"
+            message = f"{self.extra} failed and gets no more values: {first_line(error)}"
             warnings.warn(message, CuberWarning, stacklevel=2)
 
     def open(self, config: dict[str, Any], *, resumed: bool) -> None:
@@ -253,7 +253,3 @@ def make_logger(name: str, directory: Path) -> Logger:
     if name not in LOGGERS:
         raise unknown("logger", name, LOGGERS)
     return LOGGERS[name](directory)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

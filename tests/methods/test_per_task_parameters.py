@@ -150,7 +150,6 @@ def test_the_penalty_leaves_them_out() -> None:
 def test_methods_that_train_old_tasks_again_share_them(kind: type) -> None:
     assert "norm_parameters" not in settings_of(kind)
     learner = kind(network())
-    assert learner.norm_parameters == "shared"
     if kind is not Multitask:
         learn(learner, DATA.loader(0))
         assert learner.statistics == [{}]

@@ -30,7 +30,7 @@ WIDTH = 300
 @pytest.fixture
 def narrow_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat layers with more than 200 inputs as wide."""
-    for place in ("core.pooled", "subspace.constraint"):
+    for place in ("core.bases", "subspace.constraint"):
         monkeypatch.setattr(f"cuber.{place}.WIDE", 200)
 
 

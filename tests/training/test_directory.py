@@ -97,7 +97,7 @@ class Noisy(torch.utils.data.Dataset[Any]):
         return self.x[index] + 0.5 * torch.randn(8), int(self.y[index])
 
 
-def testsamples_that_are_drawn_anew_are_drawn_again_when_a_run_goes_on(tmp_path: Path) -> None:
+def test_samples_that_are_drawn_anew_are_drawn_again_when_a_run_goes_on(tmp_path: Path) -> None:
     seen: list[torch.Tensor] = []
 
     class Look(StopAt):

@@ -14,7 +14,7 @@ import cuber
 from cuber.layers import normalized_by_batch
 from cuber.training import Stopped, derive
 from cuber.training.evaluation import evaluate
-from cuber.training.trainer import ORDERS
+from cuber.training.loop import ORDERS
 from tests.training import small
 
 QUICK = {"epochs": 2, "lr": 0.1, "batch_size": 4, "evaluation_batch_size": 7}
@@ -50,7 +50,7 @@ def test_a_run_stopped_while_orders_are_tried_goes_on_to_the_same_result(tmp_pat
         return evaluate(*arguments, order=order, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("cuber.training.trainer.evaluate", interrupted)
+        patch.setattr("cuber.training.loop.evaluate", interrupted)
         with pytest.raises(Stopped, match="in the tests after task 1"):
             learnt("batch", directory=tmp_path / "run")
     resumed = learnt("batch", directory=tmp_path / "run")[1]

@@ -25,7 +25,7 @@ from cuber.training.early_stopping import EarlyStopping
 def stopping(lr, patience, factor, floor):
     training = TrainingConfig(epochs=99, lr=lr, patience=patience, factor=factor, floor=floor)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=3 * lr)
-    return EarlyStopping(SimpleNamespace(snapshot=mock.Mock), optimizer, training, patience)
+    return EarlyStopping(SimpleNamespace(snapshot=mock.Mock), optimizer, training)
 
 
 def test_by_hand():

@@ -139,8 +139,6 @@ def grid(
     from cuber.core import distributed
     from cuber.core.device import check_name, find_devices
     from cuber.experiments.campaign import FAILED, REFUSED, STOPPED
-    from cuber.experiments.grid import grid as make_grid
-    from cuber.experiments.grid import numbers, read_grid
     from cuber.loggers import make_logger
 
     if distributed.rank_from_environment() is not None:
@@ -156,17 +154,7 @@ def grid(
     recording = recording_of(options)
     for name in recording["log"]:
         make_logger(name, Path(out))  # its package may be missing
-    fixed = fields_of(options)
-    if len(what) == 1 and what[0].endswith(".toml"):
-        several = {"methods": methods, "seeds": seeds, "settings": settings or None}
-        also = [*(name for name, value in several.items() if value is not None), *fixed]
-        if also:
-            raise CuberError(f"with a grid file, set {', '.join(also)} in the file")
-        cells = read_grid(what[0], out)
-    else:
-        # An empty text, as from an unset variable of a shell, is not replaced by the default.
-        methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
-        cells = make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
+    cells = _cells(what, out, methods, seeds, settings, fields_of(options))
     if device is not None:
         for name in device.split(","):
             check_name(name.strip())
@@ -178,12 +166,40 @@ def grid(
     devices = find_devices(device) if device is not None and on is None else []
     if device is not None and on is not None:  # workers find their own
         cells = [dataclasses.replace(c, experiment=dataclasses.replace(c.experiment, device=device)) for c in cells]
-    how: dict[str, Any] = {"retry": retry, "fresh": fresh, "join": join, "recording": recording}
-    states = run_cells(cells, Path(out), jobs, devices=devices, on=on, quiet=quiet, **how)
+    states = run_cells(
+        cells,
+        Path(out),
+        jobs,
+        retry=retry,
+        fresh=fresh,
+        devices=devices,
+        on=on,
+        join=join,
+        quiet=quiet,
+        recording=recording,
+    )
     if STOPPED in states:
         sys.exit(128 + signal.SIGTERM)
     if states & {FAILED, REFUSED}:
         sys.exit(1)
+
+
+def _cells(
+    what: list[str], out: str, methods: str | None, seeds: str | None, settings: list[str], fixed: dict[str, Any]
+) -> list[Cell]:
+    """Return the experiments of a grid file, or of benchmarks, methods, seeds and settings."""
+    from cuber.experiments.grid import grid as make_grid
+    from cuber.experiments.grid import numbers, read_grid
+
+    if len(what) == 1 and what[0].endswith(".toml"):
+        several = {"methods": methods, "seeds": seeds, "settings": settings or None}
+        also = [*(name for name, value in several.items() if value is not None), *fixed]
+        if also:
+            raise CuberError(f"with a grid file, set {', '.join(also)} in the file")
+        return read_grid(what[0], out)
+    # An empty text, as from an unset variable of a shell, is not replaced by the default.
+    methods, seeds = "cuber" if methods is None else methods, "0-4" if seeds is None else seeds
+    return make_grid(out, what, methods.split(","), numbers(seeds), _values(settings), **fixed)
 
 
 def with_threads(cells: list[Cell], jobs: int, threads: int | None = None) -> list[Cell]:
@@ -226,13 +242,20 @@ def run_cells(
         executor = open_engine(on, out)
     else:
         executor = OnDevices(jobs or 1, devices) if devices else LocalProcesses(jobs or 1)
-    options: dict[str, Any] = {"retry": retry, "fresh": fresh, "join": join or on is not None, "jobs": jobs}
-    options["recording"] = recording
     signal.signal(signal.SIGTERM, lambda *_: executor.stop())
     live: Any = nullcontext() if quiet else GridTable(console) if console.is_terminal else GridLines(console)
     with live as watch:
         try:
-            jobs_done = run_grid(cells, executor, watch=watch, **options)
+            jobs_done = run_grid(
+                cells,
+                executor,
+                retry=retry,
+                fresh=fresh,
+                join=join or on is not None,
+                jobs=jobs,
+                recording=recording,
+                watch=watch,
+            )
         except BaseException:  # Ctrl-C, or the output was closed: all runs save and stop
             executor.stop(signal.SIGINT)
             raise

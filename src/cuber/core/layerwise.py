@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from cuber.core import batches, distributed
+from cuber.core import distributed
 from cuber.core.batches import Batch
 from cuber.core.coverage import FATES, few, warn_of_frozen
+from cuber.core.gradients import mean_gradients
 from cuber.core.learner import Method
 from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.per_task import norm_parameters_setting, vectors
@@ -139,41 +139,7 @@ class LayerwiseMethod(Method):
         Returns:
             Layer name -> gradient, out x d.
         """
-        layers = [layer for layer in self.layers.values() if layer.requires_grad]
-        totals: dict[Tensor, Tensor] = {}
-        count = 0
-        if not layers:
-            return {}
-        torch.clear_autocast_cache()  # inside an autocast, torch 2.8 keeps weights that were cast without gradients
-        with evaluation_mode(self.model), torch.enable_grad(), parametrize.cached():
-            tensors = {layer: layer.tensors for layer in layers}
-            weights = [tensor for of_layer in tensors.values() for tensor in of_layer]
-            for batch in loader:
-                samples = batches.size(batch)
-                loss = self.try_loss(batch, "batches") * samples
-                if not bool(loss.isfinite()):
-                    raise CuberError(
-                        f"the loss of task {self.tasks} is {float(loss.detach())} after {self.epoch} epochs: "
-                        "lower the learning rate, or look at the inputs"
-                    )
-                if not loss.requires_grad:
-                    continue
-                gradients = torch.autograd.grad(loss, weights, allow_unused=True)
-                for weight, gradient in zip(weights, gradients, strict=True):
-                    if gradient is not None:
-                        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-                        totals[weight] = totals[weight] + gradient if weight in totals else gradient
-                count += samples
-        if distributed.is_active():
-            like = [w.to(torch.promote_types(w.dtype, torch.float32)) for w in weights]
-            sums = distributed.sum_present([totals.get(w) for w in weights], like)
-            totals = {w: total for w, total in zip(weights, sums, strict=True) if total is not None}
-            count = int(distributed.sum_numbers(count)[0])
-        return {
-            layer.name: layer.join([totals.get(w, torch.zeros_like(w)) for w in of_layer]) / count
-            for layer, of_layer in tensors.items()
-            if of_layer[0] in totals
-        }
+        return mean_gradients(self, loader)
 
     def for_layer(self, setting: str, name: str) -> Any:
         """Return the value of a per-layer setting (one for all layers, a list, or a table by name) for one layer.
@@ -267,6 +233,16 @@ class LayerwiseMethod(Method):
                 "keep it frozen, or let it train from the first task on"
             )
 
+    def _drop(self, name: str) -> None:
+        """Protect a layer or an embedding no longer, since its weight is used without calling it."""
+        self.bypassed.add(name)
+        if name in self.layers:
+            layer = self.layers.pop(name)
+            layer.detach()
+            self._give_up(*layer.parameters)
+        else:
+            self._give_up(self.row_memory.tables.pop(name).parameter)
+
     def _give_up(self, *parameters: nn.Parameter) -> None:
         """Count a weight as uncovered: it is used without calling its layer, so its inputs are not known."""
         for name, parameter in self.model.named_parameters():
@@ -290,13 +266,9 @@ class LayerwiseMethod(Method):
             reached = self.mean_gradients(self.sample[:1])
         called = set().union(*distributed.gather(called))
         for name in reached.keys() - called:
-            layer = self.layers.pop(name)
-            layer.detach()
-            self.bypassed.add(name)
-            self._give_up(*layer.parameters)
+            self._drop(name)
         for name in self._bypassed_tables():
-            self.bypassed.add(name)
-            self._give_up(self.row_memory.tables.pop(name).parameter)
+            self._drop(name)
         self._freeze_unprotected()
         self.row_memory.hold()
         self._judge_uncovered()
@@ -350,12 +322,8 @@ class LayerwiseMethod(Method):
                 )
 
     def on_state_loaded(self) -> None:
-        for name in self.bypassed & self.layers.keys():
-            layer = self.layers.pop(name)
-            self._give_up(*layer.parameters)
-            layer.detach()
-        for name in self.bypassed & self.row_memory.tables.keys():
-            self._give_up(self.row_memory.tables.pop(name).parameter)
+        for name in [*self.bypassed & self.layers.keys(), *self.bypassed & self.row_memory.tables.keys()]:
+            self._drop(name)
 
     def on_task_left(self) -> None:
         self.row_memory.release()

@@ -61,8 +61,6 @@ class Method(TaskInference, TrainingHooks, WithSettings):
     kinds: ClassVar[dict[str, str]] = {}
     """Attribute, or field of a remembered dataclass -> the name that ``memory_bytes`` counts it under."""
 
-    norm_parameters = "shared"  # without annotation: a constant here, a setting of methods that protect old tasks
-
     model: nn.Module
     norm_statistics: str = setting(
         "task",

@@ -1,4 +1,4 @@
-"""The bookkeeping of methods that keep a pool of basis vectors per layer: memory, anchors, scalings, restoring.
+"""The bookkeeping of methods that keep a pool of basis vectors per layer: anchors, constraints, scalings, restoring.
 
 The algorithm of these methods is in ``methods/cuber.py``.
 """
@@ -6,7 +6,7 @@ The algorithm of these methods is in ``methods/cuber.py``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,86 +14,42 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cuber.core import batches, distributed, masks
-from cuber.core.batches import Batch
-from cuber.core.grams import sum_gram
-from cuber.core.input_densities import InputDensities
+from cuber.core import distributed
+from cuber.core.bases import Bases
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.misuse import require_task
 from cuber.core.optimizer_hooks import OptimizerHooks
-from cuber.core.settings import PerLayer, setting
+from cuber.core.settings import setting
 from cuber.errors import CuberError, CuberWarning
-from cuber.layers import BACKENDS, ProtectedLayer, evaluation_mode, observed
+from cuber.layers import BACKENDS, ProtectedLayer
 from cuber.subspace import (
-    BACKWARD_TRANSFER,
-    FORWARD_TRANSFER,
-    WIDE,
     Anchor,
     Constraint,
-    Gram,
-    LayerMemory,
     LearnedScaling,
     Penalty,
     Regime,
     Scaling,
-    Sketch,
+    coordinates,
     full_precision,
-    held_share,
     supports_of,
 )
 
 NOTICEABLE_DRIFT = 1e-3
-HIGHEST_STEP = 0.999
-"""Where ``threshold_step`` stops: with the last thousandth protected, late tasks would have no direction left."""
 
 
 @dataclass(eq=False, repr=False)
-class PooledMethod(InputDensities):
-    """A method with a :class:`LayerMemory` per layer, which constrains where weights may move."""
+class PooledMethod(Bases):
+    """A method whose memory of old tasks constrains where weights may move."""
 
-    remembered: ClassVar[dict[str, Any]] = {"memory": dict[str, LayerMemory]}
     in_task: ClassVar[dict[str, Any]] = {
         "anchors": dict[str, Anchor],
         "learning": dict[str, LearnedScaling],
         "steps": int,
         "displacements": dict[str, Tensor],
     }
-    kinds: ClassVar[dict[str, str]] = {"basis": "bases", "owners": "bases", "importance": "bases"}
 
     penalty, check = "norm", "epoch"  # without annotations: constants here, settings of CUBER
 
-    threshold: PerLayer = setting(
-        0.97,
-        "fraction of the input energy that a task's subspace must hold (1: all but rounding)",
-        low=0,
-        high=1,
-        per_layer=True,
-    )
-    threshold_step: float = setting(
-        0.003, f"what each further task adds to the threshold, up to {HIGHEST_STEP}", low=0, high=1
-    )
-    variance: PerLayer = setting(
-        0.99999,
-        "in models with layer norm: fraction of the variance of the inputs that a task's subspace must hold besides "
-        "(0: none)",
-        low=0,
-        high=1,
-        per_layer=True,
-    )
-    samples: PerLayer = setting(300, "training samples that the bases are computed from", low=1, per_layer=True)
-    sketch: str = setting(
-        "auto",
-        f"bases from a sketch of the inputs instead of their d x d matrix: in layers with more than {WIDE} inputs, in "
-        "all, or in none",
-        choices=("auto", "always", "never"),
-    )
-    sketch_rank: int = setting(256, "new directions of a task that a sketch should find", low=1)
-    max_rank: PerLayer = setting(
-        0,
-        "most directions in a layer's pool; those that matter least to old tasks go first (0: no limit)",
-        low=0,
-        per_layer=True,
-    )
     backend: str = setting(
         "fast",
         "how layers compute: with shortcuts, or by the formulas as printed",
@@ -102,17 +58,12 @@ class PooledMethod(InputDensities):
     )
 
     def __post_init__(self) -> None:
-        self.memory: dict[str, LayerMemory] = {}
-        """Layer name -> what the layer remembers of all tasks."""
         self.anchors: dict[str, Anchor] = {}
         """Layer name -> its weight when the present task began."""
         self.scalings: dict[str, Scaling] = {}
         """Layer name -> the scaling that the present task learns."""
-        self._fell_short: set[str] = set()
-        """Layers that it was said of that a sketch is too small."""
         super().__post_init__()
         self.optimizers = OptimizerHooks(self, self.layers, self.row_memory)
-        self._open_memory()
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
         layer.use_backend(self.backend)
@@ -137,10 +88,7 @@ class PooledMethod(InputDensities):
 
     def try_sample(self) -> None:
         super().try_sample()
-        self._open_memory()
         self.optimizers.steps = 0
-        for name in self.layers:  # report a list of the wrong length now, not after training
-            self.threshold_of(name), self.variance_of(name), self.samples_of(name), self.for_layer("max_rank", name)
 
     def anchor(self, layer: ProtectedLayer) -> None:
         """Anchor a weight where it is now, and begin to learn a scaling of the old weights that are reused."""
@@ -149,7 +97,7 @@ class PooledMethod(InputDensities):
             layer.set_matrix(layer.matrix())  # so that gradients of a parametrized weight are known
         with full_precision(self.device):
             self.anchors[name] = Anchor.of(layer.matrix().detach(), memory.basis)
-        if tasks := memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER):
+        if tasks := memory.reused():
             free = ~self.protected_columns(name, at_start=True)
             supports = supports_of(self.anchors[name].start, memory.owners[tasks], free)
             self.scalings[name] = Scaling(memory.basis, memory.owners[tasks], supports, layer.parameter, train=True)
@@ -179,9 +127,8 @@ class PooledMethod(InputDensities):
         """Return how far a layer's weight has moved along each column of its pool in the present task, out x K."""
         require_task(self, "displacement")
         with full_precision(self.device):
-            return (
-                Anchor.of(self.layers[name].matrix().detach(), self.memory[name].basis).start - self.anchors[name].start
-            )
+            matrix = self.layers[name].matrix().detach()
+            return coordinates(matrix, self.memory[name].basis) - self.anchors[name].start
 
     def on_weights_restored(self) -> None:
         for name, layer in self.layers.items():
@@ -197,92 +144,6 @@ class PooledMethod(InputDensities):
         self.anchors, self.scalings = {}, {}
         for memory in self.memory.values():
             del memory.regimes[self.tasks :]
-
-    # What a task leaves
-
-    def input_grams(self, loader: Iterable[Batch], samples: int | None = None) -> dict[str, Gram]:
-        """Return the Gram matrix of each layer's inputs, at the effective weights, in evaluation mode.
-
-        Padded positions are left out.
-
-        Args:
-            loader: the task's training data.
-            samples: how many to use, for exact matrices (default: those of the bases, and sketches in wide layers).
-        """
-
-        def empty(layer: ProtectedLayer) -> Gram:
-            return self.make_gram(layer) if samples is None else Gram(layer.dimension)
-
-        grams: dict[str, Gram] = {}
-        limits = {name: samples or self.samples_of(name) for name in self.layers}
-        seen = present = 0
-        real: Tensor | None = None  # positions of the present batch
-
-        def observe(layer: ProtectedLayer, module: nn.Module, x: Tensor) -> None:
-            wanted = limits[layer.name] - seen
-            if wanted > 0:
-                gram = grams.get(layer.name) or grams.setdefault(layer.name, empty(layer))
-                sequences = masks.as_sequences(layer, x, real)
-                if real is not None and sequences is not None:
-                    x = sequences[:wanted][real[:wanted].to(x.device)]
-                elif not x.is_nested and len(x) == present:
-                    x = x[:wanted]
-                gram.add(layer.vectors(module, x))
-
-        with torch.no_grad(), evaluation_mode(self.model), observed(self.layers.values(), observe):
-            for batch, start, _ in batches.rounds(batches.take(loader, samples or self.sample_size)):
-                if batch is not None:
-                    seen, present, real = start, batches.size(batch), self.real_positions(batch)
-                    self.try_loss(batch, "batches")
-        if distributed.is_active():
-            found = {name: sum_gram(grams.get(name), empty(it), it) for name, it in self.layers.items()}
-            grams = {name: gram for name, gram in found.items() if gram is not None}
-        for name, gram in grams.items():
-            if not gram.energy < float("inf"):
-                raise CuberError(f"task {self.task}: layer '{name}' sees inputs that are not finite")
-        return grams
-
-    def make_gram(self, layer: ProtectedLayer) -> Gram:
-        """Return an empty Gram matrix for a layer's inputs, or a sketch."""
-        if self.sketch == "never" or (self.sketch == "auto" and layer.dimension <= WIDE):
-            return Gram(layer.dimension)
-        return Sketch(self.memory[layer.name].basis, self.sketch_rank)
-
-    def extend_pool(self, name: str, gram: Gram | None) -> None:
-        """Add the subspace of the present task to the pool of a layer."""
-        threshold, variance = self.threshold_of(name), self.variance_of(name)
-        share = self.memory[name].add_task(gram, threshold, variance)
-        if not isinstance(gram, Sketch) or name in self._fell_short:
-            return
-        wanted = held_share(gram, threshold, variance)
-        if share < wanted:
-            self._fell_short.add(name)
-            warnings.warn(
-                f"layer '{name}' protects {share:.2%} of its input energy instead of {wanted:.2%}: a sketch of rank "
-                f"{self.sketch_rank} holds no more; set a higher sketch_rank",
-                CuberWarning,
-                stacklevel=5,
-            )
-
-    def threshold_of(self, name: str) -> float:
-        """Return the energy threshold of a layer in the present task."""
-        first = float(self.for_layer("threshold", name))
-        return max(first, min(first + self.threshold_step * self.tasks, HIGHEST_STEP))
-
-    def variance_of(self, name: str) -> float:
-        """Return the share of the variance that a layer's subspaces must hold."""
-        # The mean of activations behind a layer norm has most of their energy, and tells tasks' samples apart least.
-        variance = float(self.for_layer("variance", name))
-        return variance if self.normalization.has_layer_norm else 0.0
-
-    def samples_of(self, name: str) -> int:
-        """Return how many samples the basis of a layer is computed from."""
-        return int(self.for_layer("samples", name))
-
-    @property
-    def sample_size(self) -> int:
-        given = self.samples.values() if isinstance(self.samples, Mapping) else self.samples
-        return max(given, default=1) if isinstance(given, Iterable) else given
 
     def warn_of_drift(self) -> None:
         """Warn where weights were changed in protected directions by other means than the wrapped optimizer."""
@@ -326,8 +187,7 @@ class PooledMethod(InputDensities):
 
     def _named_scalings(self) -> Iterator[tuple[str, nn.Parameter]]:
         for name, scaling in self.scalings.items():
-            tasks = self.memory[name].in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER)
-            yield f"{name}.scaling.{'+'.join(map(str, tasks))}", scaling.matrix
+            yield f"{name}.scaling.{'+'.join(map(str, self.memory[name].reused()))}", scaling.matrix
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         super().check_optimizer(optimizer)
@@ -338,8 +198,7 @@ class PooledMethod(InputDensities):
     @property
     def learning(self) -> dict[str, LearnedScaling]:
         """Layer name -> what the present task has learned so far."""
-        both = FORWARD_TRANSFER, BACKWARD_TRANSFER
-        return {name: scaling.learned(self.memory[name].in_regime(*both)) for name, scaling in self.scalings.items()}
+        return {name: scaling.learned(self.memory[name].reused()) for name, scaling in self.scalings.items()}
 
     @learning.setter
     def learning(self, learning: dict[str, LearnedScaling]) -> None:
@@ -366,23 +225,9 @@ class PooledMethod(InputDensities):
         if self.task is not None:  # copies of layers have no constraint
             self.displacements = copied
 
-    def _open_memory(self) -> None:
-        """Make a memory for every protected layer, and for no other."""
-        self.memory = {
-            name: self.memory.get(name) or LayerMemory.empty(layer.dimension, self.tasks, like=layer.parameter)
-            for name, layer in self.layers.items()
-        }
-
     def check_state(self, remembered: dict[str, Any]) -> None:
         super().check_state(remembered)
         memories = [memory for memory in remembered["memory"].values() if any(memory["gradients"])]
         energies = [energy for memory in memories for energy in memory["energies"]]
         if self.penalty == "energy" and memories and all(energy is None for energy in energies):
             raise CuberError("this state was saved by a CUBER with another penalty than 'energy': choose the same")
-
-    def describe(self) -> list[str]:
-        lines = [
-            f"{name}: {self.memory[name].size} of {layer.dimension} directions protected"
-            for name, layer in self.layers.items()
-        ]
-        return lines + LayerwiseMethod.describe(self)

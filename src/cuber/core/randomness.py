@@ -11,6 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from cuber.errors import CuberError
+
+
+def check_seed(seed: object) -> None:
+    """Raise a CuberError unless every random generator accepts this seed."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise CuberError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")
+
 
 def derive(seed: int, *purpose: object) -> int:
     """Derive an independent seed for a purpose.

@@ -68,7 +68,10 @@ class Status:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """Result of comparing a file with its official md5; ``state`` is ok, checksum mismatch, unknown or missing."""
+    """Result of comparing a file with its official md5.
+
+    ``state`` is "ok", "differs", "no checksum" or "missing".
+    """
 
     path: Path
     state: str

@@ -13,15 +13,15 @@ import torch
 
 from cuber import training
 from cuber.core.device import check_name, find_device
+from cuber.core.randomness import check_seed, derive, seeded
 from cuber.core.settings import Setting, check_values, is_number, settings_of, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.outside import find_benchmark
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
 from cuber.methods import METHODS, Method, find_method
 from cuber.streams import Stream
-from cuber.training import Progress, Result, RunDirectory, derive, learn, seeded
+from cuber.training import Progress, Result, RunDirectory, learn
 from cuber.training.config import TrainingConfig, training_options
-from cuber.training.randomness import check_seed
 
 NUMBERS = {
     "tasks": Setting("number of tasks"),  # the stream knows how many there are
@@ -151,6 +151,12 @@ class Experiment:
             stream = stream.first(self.tasks)
         return stream.shrink(self.train_per_task, self.test_per_task, self.seed).with_notes(*self.notes())
 
+    def learner(self, stream: Stream, device: torch.device | str = "cpu") -> Method:
+        """Return the method around a new network for a stream."""
+        with seeded(derive(self.seed, "network")):
+            model = self.preset.network(stream)
+        return self.method_class(model.to(device), **self.method_settings())
+
     def about(self) -> dict[str, Any]:
         """Return the values of ``config.toml`` besides training options and hyper-parameters."""
         names = ("method", "tasks", "train_per_task", "test_per_task")
@@ -207,9 +213,7 @@ def run(
     """
     device = find_device(experiment.device or "cpu")
     stream = experiment.stream()
-    with seeded(derive(experiment.seed, "network")):
-        model = experiment.preset.network(stream)
-    learner = experiment.method_class(model.to(device), **experiment.method_settings())
+    learner = experiment.learner(stream, device)
     with limited(experiment.threads or experiment.preset.threads):
         return learn(
             learner,

@@ -60,9 +60,9 @@ class AdapterUpdate:
         up: nn.Parameter,
         scale: float,
         largest: float,
-        moving: MovingRows | None = None,
-        largest_moving: float = math.inf,
-        penalty: Penalty | None = None,
+        moving: MovingRows | None,
+        largest_moving: float,
+        penalty: Penalty | None,
     ) -> None:
         self.up, self.scale = up, scale
         self.largest, self.largest_moving = largest, largest_moving

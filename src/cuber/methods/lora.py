@@ -32,7 +32,7 @@ from cuber.errors import CuberError, CuberWarning
 from cuber.layers import ProtectedLayer
 from cuber.methods.adapted import AdapterMethod, private, shared
 from cuber.methods.adapter_update import AdapterUpdate, MovingRows
-from cuber.subspace import BACKWARD_TRANSFER, FORWARD_TRANSFER, Gram, Penalty, make_penalty
+from cuber.subspace import BACKWARD_TRANSFER, Gram, Penalty, make_penalty
 from cuber.subspace.free import ChangeBudget, directions_within, energy_outside, free_directions, output_energy
 
 FIRST_SAMPLES = 256
@@ -134,7 +134,7 @@ class LoRA(AdapterMethod):
     def old_directions(self, name: str, gram: Gram) -> tuple[Tensor, Tensor]:
         """Return where the new task uses most of the subspaces of old tasks: that may change, that it reuses; d x k."""
         memory, layer = self.memory[name], self.layers[name]
-        reused = memory.owners[memory.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER)].any(0)
+        reused = memory.owners[memory.reused()].any(0)
         # All up-projections of a layer together have at most rank * (in + out) numbers.
         count = min(self.rank, self.rank * layer.dimension // layer.outputs)
         moving = directions_within(gram, memory.basis[:, ~memory.protected_columns()], count // 2)

@@ -5,18 +5,7 @@ orthonormal columns.
 """
 
 from cuber.subspace.change import Calibration, ChangeTest, TwoSidedTest, log_bets, log_odds_against
-from cuber.subspace.constraint import (
-    Anchor,
-    Constraint,
-    NormPenalty,
-    Penalty,
-    Projector,
-    Scaling,
-    SquaredPenalty,
-    energy_weights,
-    make_penalty,
-    supports_of,
-)
+from cuber.subspace.constraint import Anchor, Constraint, Projector, coordinates
 from cuber.subspace.density import Density
 from cuber.subspace.gram import NUMBERS_AT_ONCE, WIDE, Gram, complement
 from cuber.subspace.memory import (
@@ -30,9 +19,11 @@ from cuber.subspace.memory import (
     Regime,
     held_share,
 )
+from cuber.subspace.penalty import NormPenalty, Penalty, SquaredPenalty, energy_weights, make_penalty
 from cuber.subspace.posterior import TaskDensities
 from cuber.subspace.precision import full_precision, has_float64, in_float64
 from cuber.subspace.quadratic import DampedGradient, QuadraticModel
+from cuber.subspace.scaling import Scaling, supports_of
 from cuber.subspace.sketch import Sketch
 
 __all__ = [
@@ -63,6 +54,7 @@ __all__ = [
     "TaskDensities",
     "TwoSidedTest",
     "complement",
+    "coordinates",
     "energy_weights",
     "full_precision",
     "has_float64",

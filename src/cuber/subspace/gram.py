@@ -76,8 +76,7 @@ class Gram:
             return
         self._vectors.append(vectors.clone())
         if self.count >= self.dimension:
-            stacked = torch.cat(self._vectors)
-            self._matrix = stacked.T @ stacked
+            self._matrix = self.matrix
             self._vectors = []
 
     def merge(self, other: Gram) -> None:
@@ -102,7 +101,7 @@ class Gram:
         """M itself, d x d."""
         if self._matrix is not None:
             return self._matrix
-        vectors = torch.cat(self._vectors)
+        vectors = self.vectors
         return vectors.T @ vectors
 
     @property
@@ -127,14 +126,14 @@ class Gram:
         basis = self._like_data(basis)
         if self._matrix is not None:
             return (basis * (self._matrix @ basis)).sum(0)
-        return (torch.cat(self._vectors) @ basis).square().sum(0)
+        return (self.vectors @ basis).square().sum(0)
 
     def within(self, basis: Tensor) -> Tensor:
         """Return ``B' M B``."""
         basis = self._like_data(basis)
         if self._matrix is not None:
             return basis.T @ self._matrix @ basis
-        coordinates = torch.cat(self._vectors) @ basis
+        coordinates = self.vectors @ basis
         return coordinates.T @ coordinates
 
     def residual(self, basis: Tensor) -> Residual:
@@ -149,7 +148,7 @@ class Gram:
         basis = self._like_data(basis)
         if self._matrix is not None:
             return _outside(self._matrix, basis)
-        return left_over(torch.cat(self._vectors), basis)
+        return left_over(self.vectors, basis)
 
     @property
     def _rounding(self) -> float:

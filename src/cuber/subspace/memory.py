@@ -251,6 +251,10 @@ class LayerMemory(Pool):
         regimes = self.regimes[-1].items()
         return [task for task, regime in regimes if (regime.at_start if at_start else regime.number) in numbers]
 
+    def reused(self) -> list[int]:
+        """Return the old tasks whose subspaces the present task scales its weight along: in regime 2 or 3."""
+        return self.in_regime(FORWARD_TRANSFER, BACKWARD_TRANSFER)
+
     def end_task(self, max_rank: int) -> None:
         """Bound what the last task leaves: at most ``max_rank`` columns in the pool (0: any number), few regimes."""
         if 0 < max_rank < self.size:

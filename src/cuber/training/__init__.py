@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cuber.core.randomness import check_seed, derive, seeded
     from cuber.runs.directory import RunDirectory, Stopped
     from cuber.runs.result import Epoch, Result, UnwrittenResultError
     from cuber.training.config import TrainingConfig
     from cuber.training.evaluation import evaluate
     from cuber.training.learning import learn
-    from cuber.training.randomness import check_seed, derive, seeded
+    from cuber.training.progress import Progress, ProgressEvent
     from cuber.training.theory_recorder import TheoryRecorder
-    from cuber.training.trainer import Progress, ProgressEvent
 
 __all__ = [
     "Epoch",
@@ -34,11 +34,11 @@ __all__ = [
 _MODULES = {
     "cuber.runs.directory": ("RunDirectory", "Stopped"),
     "cuber.runs.result": ("Epoch", "Result", "UnwrittenResultError"),
-    "cuber.training.trainer": ("Progress", "ProgressEvent"),
+    "cuber.training.progress": ("Progress", "ProgressEvent"),
     "cuber.training.config": ("TrainingConfig",),
     "cuber.training.evaluation": ("evaluate",),
     "cuber.training.learning": ("learn",),
-    "cuber.training.randomness": ("check_seed", "derive", "seeded"),
+    "cuber.core.randomness": ("check_seed", "derive", "seeded"),
     "cuber.training.theory_recorder": ("TheoryRecorder",),
 }
 

@@ -32,14 +32,14 @@ from cuber.streams.splits import DatasetSplit
 from cuber.version import __version__
 
 if TYPE_CHECKING:
+    from cuber.training.loop import TaskLoop
     from cuber.training.optimizers import OptimizerFactory
-    from cuber.training.trainer import Trainer
 
 HASHED_NUMBERS = 2**19
 """Inputs of each split that go into the digest of the data: two megabytes."""
 
 
-def empty_result(trainer: Trainer) -> Result:
+def empty_result(trainer: TaskLoop) -> Result:
     """Return a result with all that is known before the first task."""
     learner, stream, config, metric = trainer.learner, trainer.stream, trainer.config, trainer.metric
     one_head = stream.shared_head and not heads_of(learner.model)

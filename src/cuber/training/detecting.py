@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
 import time
 from collections import Counter, deque
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,18 +19,16 @@ from torch import Tensor
 
 from cuber.core import batches
 from cuber.core.boundaries import Boundaries, Observation
+from cuber.core.randomness import random_state, set_random_state
 from cuber.core.state import nbytes
 from cuber.errors import CuberError
 from cuber.networks.heads import heads_of
 from cuber.runs.directory import Stopped
 from cuber.runs.result import Epoch, Result
 from cuber.streams.unmarked import UnmarkedStream
-from cuber.training.describe import add_device, pool_of, regimes_of
-from cuber.training.forward import compiling
-from cuber.training.optimizers import wrapped_optimizer
+from cuber.training.describe import add_device
+from cuber.training.loop import TaskLoop
 from cuber.training.progress import ProgressEvent
-from cuber.training.randomness import derive, random_state, set_random_state
-from cuber.training.trainer import Trainer
 
 Batch = tuple[Tensor, ...]
 EPOCH_SAMPLES = 1000
@@ -42,7 +38,7 @@ NUMBERS = ("number", "accepted", "step", "due", "largest_buffer")
 
 
 @dataclass(eq=False)
-class DetectingTrainer(Trainer):
+class DetectingTrainer(TaskLoop):
     """Runs a method through the batches of a stream, and ends and begins tasks where their inputs change.
 
     Args:
@@ -74,9 +70,6 @@ class DetectingTrainer(Trainer):
         self.largest_buffer = 0
         self.result.accuracy_inferred = None  # the task that is being learned has no density yet
         self._random: dict[str, Any] | None = None  # of training, during tests
-        self.history: list[Epoch] = []
-        self.step, self._loss, self._samples = 0, 0.0, 0
-        self._began, self._epoch_began = time.perf_counter(), 0.0
 
     def _learn_tasks(self, state: dict[str, Any] | None) -> Result:
         loop = self._load(state) if state is not None else None
@@ -154,15 +147,10 @@ class DetectingTrainer(Trainer):
         return sum(map(batches.size, self.recent)) - batches.size(self.recent[0])
 
     def _begin_task(self, loader: list[Batch]) -> None:
-        self.history, self.step, self._loss, self._samples = [], 0, 0.0, 0
-        self._began, self._epoch_began = time.perf_counter(), 0.0
+        self._reset()
         with self._seeded("begin", self.number):
             self.learner.begin_task(loader, self.loss_fn, steps=self.epoch_steps)
         self._make_optimizer()
-
-    def _make_optimizer(self) -> None:
-        self.optimizer = wrapped_optimizer(self.learner, self.make_optimizer, self.config.lr)
-        self._compiled = compiling(self.learner.model) if self.config.compile else nullcontext
 
     def _end_epoch(self) -> None:
         """Tell the method of an epoch."""
@@ -172,11 +160,7 @@ class DetectingTrainer(Trainer):
         self._epoch_began = self._seconds
         self.step, self._loss, self._samples = 0, 0.0, 0
         self._report(self.history[-1].train_loss)
-        if self._directory is not None:
-            values = dataclasses.asdict(self.history[-1])
-            del values["kept"]
-            for logger in self._directory.loggers:
-                logger.epoch(self.number, self._name, len(self.history), values)
+        self._log_epoch(self.number, self._name)
 
     def _end_task(self) -> None:
         if self.learner.task is None:
@@ -187,13 +171,7 @@ class DetectingTrainer(Trainer):
             self.learner.end_task(list(self.recent))
         self.recent.clear()
         self.history[-1].kept = True
-        self.result.history.append(self.history)
-        self.result.seconds.append(self._seconds)
-        self.result.bytes.append(self.learner.memory_bytes() | {"boundaries": self.boundaries.memory_bytes()["tasks"]})
-        self.result.pool.append(pool_of(self.learner))
-        self.result.regimes = regimes_of(self.learner)
-        self.result.predictions = list(getattr(self.learner, "predictions", []))
-        self._report(self.history[-1].train_loss, finished=True)
+        self._record_task(self.learner.memory_bytes() | {"boundaries": self.boundaries.memory_bytes()["tasks"]})
 
     # Tests
 
@@ -208,18 +186,11 @@ class DetectingTrainer(Trainer):
             self._test(tested)
             self._random = None
 
-    def _row(self, view: str = "told", order: int | None = None) -> list[float | None]:
-        accuracies: list[float | None] = [None] * len(self.stream)
-        for position in range(min(len(self.result.accuracy) + 1, len(self.stream))):
-            shuffle = None if order is None else derive(self.seed, "test order", order, position)
-            task, test = self._answering(position), self.stream[position].test
-            accuracies[position] = self._score(task, test, order=shuffle, view=view).accuracy
-            self._stop_if_asked()
-        return accuracies
-
-    def _answering(self, position: int) -> int:
-        """Return the task that most batches of a task of the stream were taken for."""
-        return self.answers[position].most_common(1)[0][0]
+    @property
+    def _answering(self) -> list[int]:
+        """For each task of the stream that has ended, the task that most of its batches were taken for."""
+        ended = min(len(self.result.accuracy) + 1, len(self.stream))
+        return [counts.most_common(1)[0][0] for counts in self.answers[:ended]]
 
     def _summary(self) -> dict[str, Any]:
         """Return what was found beside the truth, as plain values."""
@@ -240,18 +211,16 @@ class DetectingTrainer(Trainer):
 
     # Stopping, saving and loading
 
-    def _pause(self, epochs: int | None = None) -> None:
-        if not self._keeps:
-            return
+    def _pause(self) -> None:
         self._stop_if_asked()
         epochs = len(self.history) if self.history and self.step == 0 else None
         if self._directory is not None and self._directory.due(epochs):
             self._save()
 
     def _stop_if_asked(self) -> None:
-        if self._keeps and self._signals:
+        if self._signals:
             self._save()
-            raise Stopped(self._signals[0] or signal.SIGTERM, f"before batch {self.boundaries.batches} of the stream")
+            raise Stopped(self._signals[0], f"before batch {self.boundaries.batches} of the stream")
 
     def _save(self) -> None:
         if self._directory is None:

@@ -17,10 +17,11 @@ class EarlyStopping:
     A new best validation loss resets the patience. Training continues from the current weights, not from the best ones.
     """
 
-    def __init__(self, learner: Method, optimizer: Optimizer, training: TrainingConfig, patience: int) -> None:
+    def __init__(self, learner: Method, optimizer: Optimizer, training: TrainingConfig) -> None:
+        assert training.patience is not None
         self.optimizer = optimizer
         self.training = training
-        self.patience = self.epochs_left = patience
+        self.patience = self.epochs_left = training.patience
         self.lr = training.lr
         self.best_loss = math.inf
         self.best_epoch: int | None = None

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from cuber.core.learner import Method
-from cuber.errors import CuberError
+from cuber.errors import CuberError, first_line
 from cuber.networks.heads import heads_of
 
 PROBE = """
@@ -102,8 +102,7 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     try:
         return torch.autocast(device.type, torch.bfloat16)
     except RuntimeError as error:
-        reason = str(error).strip().split("\n")[0]
-        raise CuberError(f"precision '{precision}' cannot work on {device}: {reason}") from error
+        raise CuberError(f"precision '{precision}' cannot work on {device}: {first_line(error)}") from error
 
 
 def compiling(model: nn.Module) -> Callable[[], AbstractContextManager[None]]:
@@ -145,8 +144,7 @@ def check_can_compile(learner: Method) -> None:
 
 def _cannot_compile(error: Exception) -> CuberError:
     reason = getattr(error, "inner_exception", error)
-    line = str(reason).strip().split("\n")[0]
     return CuberError(
-        f"compile does not work here (torch.compile: {type(reason).__name__}: {line}): install a C++ compiler (g++, or "
-        "the one that CXX names), or train without it"
+        f"compile does not work here (torch.compile: {type(reason).__name__}: {first_line(reason)}): install a C++ "
+        "compiler (g++, or the one that CXX names), or train without it"
     )

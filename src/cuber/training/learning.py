@@ -18,8 +18,9 @@ from cuber.core.batches import explained
 from cuber.core.boundaries import Boundaries
 from cuber.core.learner import LossFunction, Method
 from cuber.core.metric import ACCURACY, Metric, as_metric
+from cuber.core.randomness import check_seed, derive, seeded
 from cuber.core.settings import is_number, short
-from cuber.errors import CuberError, CuberWarning, UnknownKeyword, unknown
+from cuber.errors import CuberError, CuberWarning, UnknownKeyword, first_line, unknown
 from cuber.layers import evaluation_mode
 from cuber.networks.heads import heads_of
 from cuber.runs.directory import RunDirectory
@@ -32,7 +33,6 @@ from cuber.training.detecting import DetectingTrainer
 from cuber.training.forward import check_can_compile, check_precision
 from cuber.training.optimizers import OptimizerFactory
 from cuber.training.progress import Progress
-from cuber.training.randomness import check_seed, derive, seeded
 from cuber.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -225,8 +225,8 @@ def _check_output(learner: Method, position: int, task: Task, loss_fn: LossFunct
     try:
         output = learner.model(x.to(learner.device))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise CuberError(f"{where}: the model cannot take inputs of shape {tuple(x.shape[1:])}: {reason}") from error
+        shape = tuple(x.shape[1:])
+        raise CuberError(f"{where}: the model cannot take inputs of shape {shape}: {first_line(error)}") from error
     if task.outputs is not None and loss_fn is functional.cross_entropy:
         _check_cross_entropy(where, task, y)
     if task.outputs is not None or metric is not ACCURACY:

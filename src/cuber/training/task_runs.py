@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cuber.core.randomness import derive
 from cuber.streams import JointSplit, Split, Stream
-from cuber.training.randomness import derive
 
 PROBE_SIZE = 256
 """Training samples on which accuracy is measured if there is no validation split."""

@@ -1,6 +1,6 @@
 """Measure during training how far the conditions of the paper's theorems are met, layer by layer.
 
-Measuring changes neither weights nor random numbers. Only this module of the package imports ``cuber.theory``.
+Measuring changes neither weights nor random numbers. Only this module of cuber.training imports cuber.theory.
 """
 
 from __future__ import annotations

@@ -1,93 +1,42 @@
-"""The training loop: the tasks of a stream one after another; it can be stopped and resumed between any two steps."""
+"""The tasks of a stream one after another; the loop can be stopped and resumed between any two steps."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import signal
 import time
-import warnings
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from cuber.core import batches, distributed
-from cuber.core.learner import LossFunction, Method
-from cuber.core.metric import ACCURACY, Metric
-from cuber.errors import CuberError, CuberWarning
-from cuber.layers import normalized_by_batch
-from cuber.runs.directory import RunDirectory, Stopped, recorded_signals
-from cuber.runs.lock import RefusedError
-from cuber.runs.result import VIEWS, Epoch, Result
-from cuber.streams import FixedLoader, ShuffledLoader, Split, Stream
-from cuber.training.config import TrainingConfig
-from cuber.training.describe import add_device, configuration, empty_result, pool_of, regimes_of
+from cuber.core import distributed
+from cuber.core.randomness import derive, random_state, set_random_state
+from cuber.errors import CuberError
+from cuber.runs.directory import Stopped
+from cuber.runs.result import Epoch, Result
+from cuber.streams import FixedLoader, ShuffledLoader
+from cuber.training.describe import add_device
 from cuber.training.early_stopping import EarlyStopping
-from cuber.training.evaluation import Score, evaluate, shown
-from cuber.training.forward import autocast, compiling, float32_products
-from cuber.training.optimizers import OptimizerFactory, wrapped_optimizer
-from cuber.training.progress import Progress, ProgressEvent
-from cuber.training.randomness import derive, random_state, seeded, set_random_state
+from cuber.training.evaluation import Score
+from cuber.training.loop import TaskLoop
+from cuber.training.progress import ProgressEvent
 from cuber.training.task_runs import TaskRun, task_runs
-
-if TYPE_CHECKING:
-    from cuber.training.theory_recorder import TheoryRecorder
 
 REPORT_STEPS = 100
 """Steps between two reports of progress, or two checkpoints."""
 SMALLEST_SAMPLE_BATCH = 64
 """Smallest batch size of the loader that ``begin_task`` and ``end_task`` get."""
-ORDERS = 5
-"""Number of other orders of the test samples, to measure the spread that the order causes."""
 
 
 @dataclass(eq=False)
-class Trainer:
-    """Runs a method through a stream: ``learn()`` returns the result.
-
-    Methods draw their random numbers apart from training, so they do not change its order of samples.
-    """
-
-    learner: Method
-    stream: Stream
-    config: TrainingConfig
-    seed: int
-    make_optimizer: OptimizerFactory
-    loss_fn: LossFunction
-    progress: Progress | None = None
-    observer: TheoryRecorder | None = None
-    metric: Metric = ACCURACY
+class Trainer(TaskLoop):
+    """Runs a method through a stream, told where its tasks begin."""
 
     def __post_init__(self) -> None:
         self.task_runs = task_runs(self.stream, self.seed, joint=self.learner.joint)
-        self._directory: RunDirectory | None = None  # only in the first process
-        self._keeps = False  # whether there is a directory
-        self._signals: list[int] = []
-        self._set_result(empty_result(self))
-
-    def learn(self, directory: RunDirectory | None, about: Mapping[str, Any]) -> Result:
-        """Run from the first task, or from the checkpoint in the directory, to the last."""
-        if directory is None:
-            return self._learn_tasks(None)
-        alone = not distributed.is_active()  # torchrun passes a Ctrl-C on that its processes have received already
-        with ExitStack() as opened, recorded_signals(impatient=alone) as self._signals:
-
-            def open_directory() -> tuple[Result | None, dict[str, Any] | None]:
-                opened.enter_context(directory)
-                return directory.open(configuration(self.result, self.stream, about))
-
-            finished, state = distributed.on_first(open_directory)
-            if finished is not None:
-                self._restore_model(directory)
-                return finished
-            self._directory, self._keeps = directory if distributed.rank() == 0 else None, True
-            result = self._learn_tasks(state)
-            if self._directory is not None:
-                directory.finish(result)
-            return result
+        super().__post_init__()
 
     def _learn_tasks(self, state: dict[str, Any] | None) -> Result:
         loop_state = self._load(state) if state is not None else None
@@ -122,13 +71,7 @@ class Trainer:
                 self.observer.ending(self.samples)
         with self._seeded("end", number):
             learner.end_task(self.samples)
-        self.result.history.append(self.history)
-        self.result.seconds.append(self._seconds)
-        self.result.bytes.append(learner.memory_bytes())
-        self.result.pool.append(pool_of(learner))
-        self.result.regimes = regimes_of(learner)
-        self.result.predictions = list(getattr(learner, "predictions", []))
-        self._report(self.history[-1].train_loss, finished=True)
+        self._record_task(learner.memory_bytes())
 
     def set_up(self, task_run: TaskRun) -> None:
         """Make the loaders of a task, and the state of its loop before the first step."""
@@ -139,20 +82,16 @@ class Trainer:
         order = torch.Generator().manual_seed(derive(self.seed, "order", task_run.number))
         self.loader = ShuffledLoader(task_run.train, self.config.batch_size, order, shared=True)
         self._order = order.get_state()  # when the current epoch began
-        self.history: list[Epoch] = []
-        self.step = 0  # steps made in the current epoch
-        self._loss, self._samples = 0.0, 0  # sums over the samples of the current epoch
-        self._began, self._epoch_began = time.perf_counter(), 0.0
+        self._reset()
 
     def prepare(self, state: dict[str, Any] | None = None) -> None:
         """Make the optimizer, and what else the first step needs, or with a state the next one."""
         if state is not None:
             self.learner.resume_task(self.loss_fn)
-        self.optimizer = wrapped_optimizer(self.learner, self.make_optimizer, self.config.lr)
-        self._compiled = compiling(self.learner.model) if self.config.compile else nullcontext
-        patience, self._stopping = self.config.patience if self.task_run.validated else None, None
-        if patience is not None:
-            self._stopping = EarlyStopping(self.learner, self.optimizer, self.config, patience)
+        self._make_optimizer()
+        self._stopping: EarlyStopping | None = None
+        if self.task_run.validated and self.config.patience is not None:
+            self._stopping = EarlyStopping(self.learner, self.optimizer, self.config)
         if state is not None:
             self._load_loop(state)
 
@@ -191,22 +130,7 @@ class Trainer:
                 self._pause()
         return self._loss / self._samples
 
-    def make_step(self, batch: batches.Batch) -> None:
-        """Train on one batch, and add its loss to the sums of the epoch."""
-        self.step += 1
-        self.optimizer.zero_grad()
-        with self._compiled(), self._float32_products():
-            with self._autocast():
-                loss = self.learner.loss(batch)
-            loss.backward()
-        value, samples = self._combine(loss.item(), batches.size(batch))
-        self._check_finite(value)
-        self.optimizer.step()
-        self._loss += value * samples
-        self._samples += samples
-
     def _combine(self, loss: float, samples: int) -> tuple[float, int]:
-        """Average gradients and statistics over all processes; return the loss and the size of the whole batch."""
         if not distributed.is_active():
             return loss, samples
         samples, own = self.loader.share(self.step - 1)
@@ -218,39 +142,9 @@ class Trainer:
     def _over(self) -> bool:
         return len(self.history) == self.config.epochs or (self._stopping is not None and self._stopping.stopped)
 
-    # Tests
-
-    def _test(self, number: int) -> None:
-        """Add a row to each accuracy matrix: with the task told, inferred, and not used."""
-        if not self.learner.infers_tasks:  # which may depend on the first batch that the model has seen
-            self.result.accuracy_inferred = None
-        views = [view for view in VIEWS if self.result.matrix(view) is not None]
-        with self._seeded("test", number):
-            rows = {view: self._row(view) for view in views}
-        for view, row in rows.items():
-            getattr(self.result, VIEWS[view]).append(row)
-        for logger in self._directory.loggers if self._directory else ():
-            logger.evaluation(self.learner.tasks - 1, rows["told"])
-
-    def _test_orders(self) -> None:
-        if normalized_by_batch(self.learner.model):
-            with self._seeded("test", "orders"):
-                self.result.reshuffled = [self._row(order=order) for order in range(ORDERS)]
-
-    def _row(self, view: str = "told", order: int | None = None) -> list[float | None]:
-        accuracies: list[float | None] = [None] * len(self.stream)
-        for old in range(self.learner.tasks):
-            shuffle = None if order is None else derive(self.seed, "test order", order, old)
-            accuracies[old] = self._score(old, self.stream[old].test, order=shuffle, view=view).accuracy
-            self._stop_if_asked()
-        return accuracies
-
-    def _score(
-        self, task: int, split: Split, loss_fn: LossFunction | None = None, order: int | None = None, view: str = "told"
-    ) -> Score:
-        with shown(self.learner, task, view) as model, self._float32_products(), self._autocast():
-            size = self.config.evaluation_batch_size
-            return evaluate(model, split, size, loss_fn, order=order, shared=True, metric=self.metric)
+    @property
+    def _answering(self) -> Sequence[int]:
+        return range(self.learner.tasks)
 
     # Stopping, saving and loading
 
@@ -258,11 +152,8 @@ class Trainer:
         """Called between steps, and after each epoch with the number of epochs: log, stop if asked to, save if due."""
         if not self._keeps:
             return
-        if epochs is not None and self._directory is not None:
-            values = dataclasses.asdict(self.history[-1])
-            del values["kept"]  # not known before the last epoch
-            for logger in self._directory.loggers:
-                logger.epoch(self.task_run.number, self.task_run.name, epochs, values)
+        if epochs is not None:
+            self._log_epoch(self.task_run.number, self.task_run.name)
         self._stop_if_asked()
         may_be_due = epochs is not None or self.step % REPORT_STEPS == 0
         if may_be_due and distributed.broadcast(self._directory is not None and self._directory.due(epochs)):
@@ -298,7 +189,7 @@ class Trainer:
         return {
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
             "step": self.step,
-            "loss": {"steps": self.step, "total": self._loss, "samples": self._samples, "not_finite": None},
+            "loss": {"total": self._loss, "samples": self._samples},
             "order": self._order,
             "optimizer": self.optimizer.state_dict(),
             "stopping": self._stopping.state() if self._stopping is not None else None,
@@ -334,38 +225,7 @@ class Trainer:
         own = random[distributed.rank()] if isinstance(random, list) else random
         set_random_state(own, self.learner.device)
 
-    def _restore_model(self, directory: RunDirectory) -> None:
-        """Load the last checkpoint of a finished run, so that the caller's model belongs to the result."""
-        try:
-            last = distributed.on_first(directory.checkpoints.load)
-        except RefusedError as error:  # of another version; the result is still readable
-            warnings.warn(f"the model is not restored: {error}", CuberWarning, stacklevel=4)
-            return
-        if last is not None:
-            self._load(last)
-
-    def _set_result(self, result: Result) -> None:
-        self.result = result
-        if self.observer is not None:
-            self.observer.records = result.theory
-
-    # Shared by the above
-
-    def _seeded(self, *purpose: object) -> AbstractContextManager[None]:
-        other = [distributed.rank()] if distributed.rank() else []  # other numbers in each process, for dropout
-        return seeded(derive(self.seed, *purpose, *other), self.learner.device)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        return autocast(self.config.precision, self.learner.device)
-
-    def _float32_products(self) -> AbstractContextManager[object]:
-        """Also open during backward passes; all that protects old tasks is computed outside of it."""
-        return float32_products(self.config.precision) if self.learner.device.type == "cuda" else nullcontext()
-
-    @property
-    def _seconds(self) -> float:
-        """Training time of the task, over all processes that worked on it."""
-        return time.perf_counter() - self._began
+    # Reports
 
     def _report(self, loss: float, part: float = 0.0, *, finished: bool = False) -> None:
         """Report progress; ``part`` is the completed fraction of the current epoch."""
@@ -389,11 +249,6 @@ class Trainer:
                 finished=finished,
             )
         )
-
-    def _check_finite(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            advice = f"lower the learning rate ({self.config.lr:g}) or check the inputs"
-            raise CuberError(f"{self._place}: the loss is {loss}; {advice}")
 
     @property
     def _place(self) -> str:

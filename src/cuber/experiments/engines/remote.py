@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cuber.errors import CuberError, needs_extra
+from cuber.errors import CuberError, first_line, needs_extra
 from cuber.experiments.engines import isolated
 from cuber.experiments.experiment import Experiment
 from cuber.experiments.processes import RunFailedError
@@ -67,7 +67,7 @@ class RemoteEngine(Executor, ABC):
         try:
             call = self.start(isolated.call_isolated, (function, args, kwargs, self._stop_file), threads or 1)
         except Exception as error:  # of any kind: the engine is gone
-            future.set_exception(RunFailedError(f"{self.name} does not take it: {_first_line(error)}"))
+            future.set_exception(RunFailedError(f"{self.name} does not take it: {first_line(error)}"))
             return future
         self._futures.add(future)
         call.add_done_callback(lambda done: self._pass_on(done, future))
@@ -101,16 +101,12 @@ class RemoteEngine(Executor, ABC):
             elif state != isolated.FINISHED:
                 error = isolated.ERRORS[state](message)
         except (Exception, CancelledError) as lost:
-            lost_by = f"{self.name} has lost it: {_first_line(lost)}"
+            lost_by = f"{self.name} has lost it: {first_line(lost)}"
             error = KeyboardInterrupt() if self.stopped else RunFailedError(lost_by)
         if error is None:
             future.set_result(None)
         else:
             future.set_exception(error)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def check_reachable(address: str, where: str) -> None:
