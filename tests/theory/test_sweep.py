@@ -16,7 +16,6 @@ from cuber.report.drawing import styled
 from cuber.report.theory_sweep import show_sweep, sweep_figure
 from cuber.theory import draw, follow, rule_1
 from cuber.theory.sweep import KINDS, sweep
-from cuber.theory.theorems import joint_loss_bounds
 
 exact = st.sampled_from(["least-squares", "logistic"])
 
@@ -53,7 +52,7 @@ def test_what_the_theorems_promise_is_kept_at_every_angle(kind: str, seed: int, 
     for result in swept.results:
         path, other = result.by_rule_2, result.by_rule_1
         if result.theorem_1.holds:
-            assert all(a <= b + 1e-12 for a, b in zip(path.joint_losses, joint_loss_bounds(path), strict=True))
+            assert all(a <= b + 1e-12 for a, b in zip(path.joint_losses, result.joint_bounds, strict=True))
         if result.theorem_2_1.holds:
             assert path.joint_losses[1] <= other.joint_losses[1] + 1e-12
         if result.theorem_2_2.holds or result.theorem_2_2_sharper.holds:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cuber.errors import CuberError, unknown
 from cuber.theory.losses import Loss, Value, estimated, gradient, largest_curvature, least_squares, logistic
-from cuber.theory.theorems import largest_step, theorems
+from cuber.theory.theorems import joint_loss_bounds, largest_step, old_loss_bounds, theorems
 from cuber.theory.thresholds import largest_smooth_step
 from cuber.theory.two_tasks import Trajectory, TwoTasks, follow, rule_1, rule_2
 
@@ -121,6 +121,7 @@ class AngleResult:
         path = self.by_rule_2
         self.tasks = path.tasks
         self.theorem_1, _, self.theorem_2_1, self.theorem_2_2, self.theorem_2_2_sharper = theorems(path)
+        self.joint_bounds, self.old_bounds = joint_loss_bounds(path), old_loss_bounds(path)
         self.advantage = (self.by_rule_1.joint_losses[-1] - path.joint_losses[-1]) / path.joint_losses[0]
         first, last = path.old_losses[0], path.old_losses[-1]
         self.backward_transfer = (first - last) / first if first else 0.0
