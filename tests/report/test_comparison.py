@@ -12,31 +12,10 @@ from cuber import CuberError
 from cuber.datasets import OFFICIAL_SIZE
 from cuber.experiments import Experiment
 from cuber.experiments.results import FINISHED, INCOMPLETE, RunRecord
-from cuber.report.comparison import Comparison, compare
+from cuber.report.comparison import compare
 from cuber.report.grouping import make_report
-from cuber.report.table import Table
 from tests.made_up import MATRIX, result, shifted
-
-CIFAR = "split-cifar100"
-
-
-def made(*results, against=None, tables=()) -> Comparison:
-    runs = [RunRecord(Path(f"run{n}"), FINISHED, {}, one) for n, one in enumerate(results)]
-    return compare(make_report(runs), against, tables)
-
-
-def table(kind: str, *results, **options) -> Table:
-    (found,) = [one for one in made(*results, **options).tables if one.kind == kind]
-    return found
-
-
-def texts(one: Table) -> dict[str, list[str]]:
-    return {row[0]: row[1:] for row in one.texts()}
-
-
-def seeds(method: str, *moves: tuple[float, float], **changes) -> list:
-    """A result for each seed, its ACC and BWT moved from 80 and 0 by so much."""
-    return [result(method, n, accuracy=shifted(*move), **changes) for n, move in enumerate(moves)]
+from tests.report.tables import CIFAR, made, seeds, table, texts
 
 
 def papers(lr: float = 0.01) -> dict:
@@ -122,21 +101,18 @@ def test_more_epochs_than_the_papers_are_told_and_fewer_have_a_note_of_their_own
         assert notes == ["cuber: settings differ from the benchmark's: epochs is 400, not 200"][:told]
 
 
-def test_either_of_the_papers_protocols_is_its_own():
-    for protocol in ("code", "paper"):
-        experiment = Experiment("five-datasets", "gpm", protocol=protocol)
-        training = dataclasses.asdict(experiment.training())
-        whole = result("gpm", benchmark="five-datasets", settings=experiment.method_settings(), training=training)
-        assert table("acc", whole).notes == []
+OWN = "cuber: settings differ from the benchmark's: eps2 is -0.1, not 0; lam is 3, not 1; penalty is energy, not norm"
 
 
-def test_own_settings_on_a_benchmark_of_the_paper_are_noted():
-    experiment = Experiment("permuted-mnist", "cuber", protocol="usual")
+@pytest.mark.parametrize(
+    ("benchmark", "protocol", "notes"),
+    [("five-datasets", "code", []), ("five-datasets", "paper", []), ("permuted-mnist", "usual", [OWN])],
+)
+def test_either_of_the_papers_protocols_is_its_own_and_ours_is_noted(benchmark, protocol, notes):
+    experiment = Experiment(benchmark, "cuber", protocol=protocol)
     training = dataclasses.asdict(experiment.training())
-    own = result("cuber", benchmark="permuted-mnist", settings=experiment.method_settings(), training=training)
-    assert table("acc", own).notes == [
-        "cuber: settings differ from the benchmark's: eps2 is -0.1, not 0; lam is 3, not 1; penalty is energy, not norm"
-    ]
+    whole = result("cuber", benchmark=benchmark, settings=experiment.method_settings(), training=training)
+    assert table("acc", whole).notes == notes
 
 
 def test_variants_are_named_by_their_protocol_where_it_decides_all_settings():
@@ -337,47 +313,6 @@ def test_a_sweep_of_two_settings_has_a_row_for_each_pair():
     assert one.title == "cuber with different values of eps2 and lam"
     assert [row[:2] for row in one.texts()] == [["0", "1"], ["0", "3"], ["0.1", "1"], ["0.1", "3"]]
     assert [(row["eps2"], row["lam"]) for row in one.plain()] == [(0.0, 1), (0.0, 3), (0.1, 1), (0.1, 3)]
-
-
-# Cost
-
-
-def test_time_relative_to_gpm_on_the_same_seeds():
-    gpm = [result("gpm", 0, benchmark=CIFAR), result("gpm", 1, benchmark=CIFAR, seconds=[30.0, 10.0, 20.0])]
-    cuber = [result("cuber", n, benchmark=CIFAR, seconds=[20.0, 30.0, 40.0]) for n in (0, 1, 2)]
-    one = table("time", *gpm, *cuber)
-    # Seconds per task: gpm 10 and 20, cuber 30 three times; 30 / 10 and 30 / 20, mean 2.25, deviation 1.5 / sqrt(2)
-    assert texts(one) == {
-        "gpm": ["2", "15.00±7.07", "1.00±0.00", "1.00"],
-        "cuber": ["3", "30.00±0.00", "2.25±1.06", "1.86"],
-    }
-    assert one.notes == []
-
-
-def test_no_time_is_relative_to_none():
-    assert texts(table("time", result("gpm", seconds=[0.0])))["gpm"] == ["1", "0.00", "-"]
-
-
-def test_times_of_different_machines_are_marked():
-    other = {"system": "Linux", "processor": "x86_64", "device": "cuda:0", "threads": 1}
-    one = table("time", result("gpm"), result("gpm", 1, machine=other))
-    assert one.notes == [
-        "not all on one machine and version: system Linux, processor x86_64, device cpu, threads 1; "
-        "system Linux, processor x86_64, device cuda:0, threads 1"
-    ]
-
-
-def test_memory_by_kind():
-    cuber = [result(seed=n, bytes=[{"bases": 9}, {"bases": 10**6 * n, "gradients": 2500}]) for n in (1, 2)]
-    one = table("memory", *cuber, result("gpm"), result("finetune", bytes=[{}]))
-    # 1.5 MB of bases on average, and 0.0025 MB of gradients
-    assert texts(one) == {
-        "finetune": ["1", "0.000", "0.00", "nothing"],
-        "gpm": ["1", "1.000", "1.00", "bases 1.000"],
-        "cuber": ["2", "1.502", "1.50", "bases 1.500, gradients 0.003"],
-    }
-    assert one.plain()[2]["megabytes_of_gradients"] == 0.0025
-    assert one.plain()[1]["megabytes_of_gradients"] == 0
 
 
 # Which tables there are
