@@ -59,9 +59,27 @@ def test_constant_vectors_and_single_ones_have_a_density() -> None:
         assert scores[0] > scores[1]
 
 
+@pytest.mark.parametrize(("dimension", "count"), [(5, 100), (50, 200), (400, 200), (2000, 200)])
+def test_noise_has_no_principal_directions_and_what_stands_out_of_it_has(dimension: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(count, dimension, generator=generator)
+    assert Density.fit(noise).factors.shape[1] <= 1  # the largest variance of noise may be above the edge by chance
+    outstanding = 3 * (1 + (dimension / count) ** 0.5) * torch.randn(count, 3, generator=generator)
+    structured = torch.cat([outstanding, noise[:, 3:]], dim=1)
+    assert 3 <= Density.fit(structured).factors.shape[1] <= 4
+
+
+def test_vectors_that_a_density_was_fitted_to_are_hardly_likelier_than_others() -> None:
+    noise = torch.randn(600, 400, generator=torch.Generator().manual_seed(0))
+    density = Density.fit(noise[:200])
+    own, others = density.log_density(noise[:200]), density.log_density(noise[200:])
+    assert own.mean() - others.mean() < 0.5 * others.std()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_vectors_of_any_precision_are_taken(dtype: torch.dtype) -> None:
-    data = vectors(200, 10)
+    noise = torch.randn(200, 10, generator=torch.Generator().manual_seed(0))
+    data = noise * torch.tensor([20.0, 15.0, 10.0] + [1.0] * 7)  # no precision changes how many directions stand out
     exact, rounded = Density.fit(data), Density.fit(data.to(dtype))
     assert rounded.mean.dtype == torch.float32
     torch.testing.assert_close(

@@ -25,8 +25,8 @@ GROUP = 3
 """Samples that are scored together; with more, fewer groups are left to compare with."""
 RECOGNIZED = 30
 """Samples after a change from which it is told whether they are those of a known task."""
-BEFORE = 60
-"""Samples before a change from which it is told whether it was abrupt."""
+COMPARED = 60
+"""Samples before and after a change, at least, from which it is told whether it was abrupt."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,17 @@ def scores(density: Density, vectors: Tensor) -> Tensor:
     return -density.log_density(vectors[: groups * GROUP].unflatten(0, (groups, GROUP)).mean(1))
 
 
+def at_least(batches: list[Tensor], count: int, samples: int) -> list[Tensor]:
+    """Return the first ``count`` batches, or more until they have this many samples.
+
+    >>> [len(batch) for batch in at_least([torch.zeros(5), torch.zeros(4), torch.zeros(3)], 1, samples=6)]
+    [5, 4]
+    """
+    while count < len(batches) and sum(map(len, batches[:count])) < samples:
+        count += 1
+    return batches[:count]
+
+
 @dataclass(eq=False, repr=False)
 class Boundaries(WithSettings):
     """Notice the boundaries of tasks in a stream of batches, from the inputs of the model's first layer.
@@ -130,7 +141,7 @@ class Boundaries(WithSettings):
     false_alarms: float = setting(
         0.001, "probability that a task is ever ended although its samples do not change", low=1e-9, high=0.5
     )
-    delay: int = setting(20, "batches within which a new task must be noticed; what takes longer is drift", low=1)
+    delay: int = setting(20, "batches within which a new task should be noticed; what takes longer may be drift", low=1)
     warm_up: int = setting(200, "first samples of a task, which its density is fitted to", low=10)
 
     def __post_init__(self) -> None:
@@ -196,7 +207,8 @@ class Boundaries(WithSettings):
 
     def _trim(self) -> None:
         """Drop the batches that are too long ago to matter."""
-        most = 2 * self.delay  # a change is as long ago as the first half, and is compared with what came before it
+        # A change is as long ago as the first half, and is compared with what came before it.
+        most = len(at_least(self._state.window[::-1], 2 * self.delay, 2 * COMPARED))
         del self._state.window[:-most], self._state.bins[:-most]
 
     def _judge(self) -> Observation:
@@ -207,15 +219,17 @@ class Boundaries(WithSettings):
                 return Observation(SAME, state.task, log_evidence=evidence)
             state.alarm, state.raised = state.began + state.test.start, state.batches - 1
         change, after = state.alarm, state.batches - state.alarm
-        if after > self.delay:
+        before, batches = state.window[:-after], state.window[-after:]
+        is_late = after > self.delay and sum(map(len, batches)) >= COMPARED
+        if not self._is_abrupt(before, batches, otherwise=not is_late):
+            if not is_late:
+                return Observation(SAME, state.task, log_evidence=evidence)
             self._restart(state.batches - min(self.delay, len(state.window)))
             return Observation(DRIFT, state.task, change, evidence)
-        before, batches = state.window[:-after][-self.delay :], state.window[-after:]
         # The change may be located a few batches too early, and those of the old task must not hide a known one. The
         # batch that raised the alarm came after the change.
         latest = torch.cat(batches[state.raised - state.batches :])
-        too_few = bool(state.known) and after < self.delay and len(latest) < RECOGNIZED
-        if too_few or not self._is_abrupt(before, torch.cat(batches)):
+        if state.known and len(latest) < RECOGNIZED:
             return Observation(SAME, state.task, log_evidence=evidence)
         assert state.density is not None
         assert state.calibration is not None
@@ -228,16 +242,21 @@ class Boundaries(WithSettings):
         self._restart(change)
         return Observation(kind, state.task, change, evidence)
 
-    def _is_abrupt(self, batches: list[Tensor], vectors: Tensor) -> bool:
-        """Return whether samples differ from those just before them, as in a drift they do not."""
-        before = torch.cat([self._state.window[0][:0], *batches])
-        if len(before) < BEFORE:
-            return True
-        density, held_out = Density.fit(before[::2]), before[1::2]
+    def _is_abrupt(self, before: list[Tensor], batches: list[Tensor], *, otherwise: bool) -> bool:
+        """Return whether the first batches differ from those just before them, as in a drift they do not.
+
+        Args:
+            before: batches before the change.
+            batches: the batches since.
+            otherwise: the answer where too few came before to compare with.
+        """
+        if sum(map(len, before)) < COMPARED:
+            return otherwise
+        last = torch.cat(at_least(before[::-1], self.delay, COMPARED)[::-1])
+        first = torch.cat(at_least(batches, self.delay, COMPARED))
+        density, held_out = Density.fit(last[::2]), last[1::2]
         calibration = Calibration.around(scores(density, held_out))
-        return (
-            self._log_odds_against(density, calibration.including(scores(density, held_out)), vectors) >= self._enough
-        )
+        return self._log_odds_against(density, calibration.including(scores(density, held_out)), first) >= self._enough
 
     def _recognize(self, vectors: Tensor) -> int | None:
         """Return the earlier task whose samples these can be, the likeliest of several; None: there is none."""

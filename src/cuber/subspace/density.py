@@ -52,7 +52,7 @@ class Density:
 
         Args:
             vectors: n x d, at least one.
-            rank: most principal directions; few vectors give fewer.
+            rank: most principal directions; few vectors give fewer, and vectors without structure none.
         """
         exact = in_float64(vectors)
         count, dimension = exact.shape
@@ -60,8 +60,9 @@ class Density:
         gram = Gram(dimension)
         gram.add(exact - mean)
         residual = gram.residual(exact.new_zeros(dimension, 0))
-        rank = min(rank, count // SAMPLES_PER_DIRECTION, len(residual.energies))
-        variances, directions = residual.energies[:rank] / count, residual.directions(rank)
+        variances = residual.energies / count
+        rank = min(rank, count // SAMPLES_PER_DIRECTION, directions_above_noise(variances, count, dimension))
+        variances, directions = variances[:rank], residual.directions(rank)
         factors = directions * variances.sqrt()
         total = (exact - mean).square().mean(0)
         rest = (total - factors.square().sum(1)).clamp_min(0)
@@ -95,3 +96,27 @@ class Density:
         distance = (centered.square() / noise).sum(1) - explained
         log_determinant = noise.log().sum() + 2 * root.diagonal().log().sum()
         return -(distance + log_determinant + self.dimension * math.log(2 * math.pi)) / 2
+
+
+def directions_above_noise(variances: Tensor, count: int, dimension: int) -> int:
+    """Return how many principal directions have a larger variance than those of noise without structure.
+
+    The variances of ``count`` vectors of white noise differ, too: the largest is about ``(1 + sqrt(d / n))^2`` times
+    the true one (Marchenko and Pastur). Such directions describe the vectors they were computed from and no others.
+
+    Args:
+        variances: along the principal directions, descending; at most d of them, the others are 0.
+        count: number of vectors that they were computed from.
+        dimension: d.
+
+    >>> directions_above_noise(torch.tensor([9.0, 1.2, 1.0, 0.8]), count=100, dimension=4)
+    1
+    """
+    largest, found = (1 + math.sqrt(dimension / count)) ** 2, 0
+    while found < len(variances):
+        noise = variances[found:].sum() / (dimension - found)
+        above = int((variances > largest * noise).sum())
+        if above <= found:
+            break
+        found = above
+    return found
