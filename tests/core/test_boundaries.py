@@ -274,6 +274,28 @@ def test_inputs_that_training_changes_are_refused() -> None:
         Boundaries(cuber.FineTune(model)).observe(torch.zeros(4, 2).long())
 
 
+@pytest.mark.parametrize("track", [True, False])
+def test_inputs_that_are_normalized_by_changing_statistics_are_refused(track: bool) -> None:
+    def norm() -> nn.Module:
+        return nn.BatchNorm1d(6, affine=False, track_running_stats=track)
+
+    refused = r"layer '1' are normalized by statistics that change .* normalize the data"
+    for method in (cuber.GPM, cuber.FineTune):
+        with pytest.raises(CuberError, match=refused):
+            Boundaries(method(nn.Sequential(norm(), nn.Linear(6, 2)))).observe(torch.randn(4, 6))
+    later = nn.Sequential(nn.Linear(6, 6), norm(), nn.Linear(6, 2))
+    assert Boundaries(cuber.GPM(later)).observe(torch.randn(4, 6)).kind == "same"
+
+
+def test_batches_are_observed_with_a_learner_of_this_model_and_with_gradients() -> None:
+    boundaries = Boundaries(learner())
+    with torch.inference_mode(), pytest.raises(CuberError, match=r"observe needs gradients: call it outside torch.inf"):
+        boundaries.observe(torch.randn(4, 6))
+    boundaries.learner.detach()
+    with pytest.raises(CuberError, match=r"detached"):
+        boundaries.observe(torch.randn(4, 6))
+
+
 def test_bad_batches_are_one_sentence() -> None:
     boundaries = Boundaries(learner(), warm_up=100)
     with pytest.raises(CuberError, match=r"the model cannot take a batch|reaches no layer"):
@@ -284,6 +306,8 @@ def test_bad_batches_are_one_sentence() -> None:
         CuberError, match=r"an input of real numbers for each of the 0 samples of a batch: give batches with at least"
     ):
         boundaries.observe(torch.zeros(0, 6))
+    with pytest.raises(CuberError, match=r"layer '0' does not see an input of real numbers"):
+        boundaries.observe(torch.randn(5, 6).to_sparse())
     boundaries.observe(torch.randn(5, 6))
     other = r"has inputs of another shape, described by 12 numbers per sample instead of 6: observe takes batches of"
     with pytest.raises(CuberError, match="batch 1 " + other):
@@ -310,6 +334,8 @@ def test_states_of_other_settings_are_refused() -> None:
         Boundaries(learner()).load_state_dict(Boundaries(learner(), delay=3).state_dict())
     with pytest.raises(CuberError, match=r"this is not a state of Boundaries: save boundaries.state_dict\(\)"):
         Boundaries(learner()).load_state_dict(learner().state_dict())
+    with pytest.raises(CuberError, match=r"this is not a state of Boundaries"):
+        Boundaries(learner()).load_state_dict({"state": Boundaries(learner()).state_dict()["state"]})
 
 
 def test_a_change_that_is_located_too_early_does_not_hide_a_known_task(monkeypatch: pytest.MonkeyPatch) -> None:

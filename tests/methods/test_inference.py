@@ -265,7 +265,12 @@ def test_bad_use_is_explained_in_one_sentence() -> None:
     for wrong in (1, "a", None):
         with pytest.raises(CuberError, match="false_alarms must be a number of at least 0 and below 1, not"):
             learner.infer_task(x, false_alarms=wrong)  # type: ignore[arg-type]
-    for odd in (x[:0], x.long()):
+    for value in (torch.nan, torch.inf):
+        with pytest.raises(
+            CuberError, match=r"infer_task: layer 'backbone.* sees inputs that are not finite: check the"
+        ):
+            learner.predict(x.clone().fill_(value))
+    for odd in (x[:0], x.long(), x.to_sparse()):
         with pytest.raises(CuberError, match=r"(real numbers for each sample|cannot take these samples)"):
             learner.infer_task(odd)
     with pytest.raises(CuberError, match="takes the number of a task, None or 'infer', not 'guess'"):

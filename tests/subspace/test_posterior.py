@@ -116,3 +116,11 @@ def test_none_of_these_needs_one_sample_per_false_alarm(count: int, refuses: boo
     densities.add_task(0, vectors(0, count))
     far = densities.log_densities(vectors(0, 1) + 100)
     assert bool(densities.accepted(far, 0.01)) is not refuses
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e-20, 1e6])
+def test_vectors_that_are_all_equal_belong_to_their_task(scale: float) -> None:
+    """All scores are equal then, but for their rounding to float32."""
+    densities, constant = TaskDensities("first"), scale * torch.linspace(1, 2, 6).expand(400, 6)
+    densities.add_task(0, constant)
+    assert bool(densities.accepted(densities.log_densities(constant), 0.01).all())

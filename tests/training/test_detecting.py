@@ -51,6 +51,12 @@ def learn(learner: Method, stream: Stream, **more: Any) -> Result:
     return cuber.learn(learner, stream, boundaries=boundaries(learner), **(OPTIONS | more))
 
 
+def test_a_stream_that_is_shorter_than_the_warm_up_is_told() -> None:
+    learner = method()
+    with pytest.warns(cuber.CuberWarning, match="fewer samples than the warm_up of 1000, so that no change could be"):
+        cuber.learn(learner, returning().first(2), boundaries=Boundaries(learner, warm_up=1000), **OPTIONS)
+
+
 def test_tasks_are_found_and_those_that_come_back_are_not_learned_anew() -> None:
     learner = method()
     result = learn(learner, returning())

@@ -173,6 +173,11 @@ class Boundaries(WithSettings):
         """Number of batches observed."""
         return self._state.batches
 
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the present task still has too few samples for a density, so that no change can be noticed."""
+        return self._state.density is None
+
     def observe(self, batch: Batch) -> Observation:
         """Look at the next batch of the stream, before or after training on it.
 
@@ -182,6 +187,10 @@ class Boundaries(WithSettings):
         Returns:
             Whether this batch has shown that another task has begun, which one, and since which batch.
         """
+        if self.learner.is_detached:
+            raise CuberError(DETACHED)
+        if torch.is_inference_mode_enabled():
+            raise CuberError("observe needs gradients: call it outside torch.inference_mode()")
         vectors, state = self._first_layer.describe(batch), self._state
         like = state.density.mean if state.density is not None else (state.window or [vectors])[0][0]
         if vectors.shape[1] != len(like):
@@ -317,7 +326,7 @@ class Boundaries(WithSettings):
         """
         names = {field.name for field in dataclasses.fields(_State)}
         values = state.get("state") if isinstance(state, dict) else None
-        if not isinstance(values, dict) or values.keys() != names:
+        if not isinstance(values, dict) or values.keys() != names or "settings" not in state:
             raise CuberError("this is not a state of Boundaries: save boundaries.state_dict()")
         if state["settings"] != self.settings:
             raise CuberError(

@@ -32,7 +32,7 @@ def describe(layer: ProtectedLayer, x: Tensor, samples: int, real: Tensor | None
         samples: in the batch.
         real: which positions of a sequence are not padding, samples x positions; None: all.
     """
-    if x.is_nested or not x.is_floating_point() or not samples:
+    if x.is_nested or x.layout != torch.strided or not x.is_floating_point() or not samples:
         return None
     axes = layer.dimensions_after_units
     if axes:

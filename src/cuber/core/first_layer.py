@@ -13,7 +13,15 @@ from cuber.core.batches import Batch
 from cuber.core.descriptions import describe
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.errors import CuberError
-from cuber.layers import ProtectedLayer, attached, evaluation_mode, observed, scan
+from cuber.layers import (
+    ProtectedLayer,
+    attached,
+    evaluation_mode,
+    normalized_by_batch,
+    observed,
+    observed_norms,
+    scan,
+)
 from cuber.networks.heads import head_parameters
 
 if TYPE_CHECKING:
@@ -81,13 +89,19 @@ class FirstLayer:
 
     def describe(self, batch: Batch) -> Tensor:
         """Return a vector for each sample of a batch, n x D, on the CPU."""
-        found = self._reach(batch)
+        with observed_norms(self.learner.model) as norms:
+            found = self._reach(batch)
         if found is None:
             raise CuberError("this batch reaches no layer that cuber has a rule for, so that its inputs are not known")
         if found.is_trained:
             raise CuberError(
                 f"the inputs of layer '{found.layer}' are computed by trained parameters, so that they change during "
                 "training: freeze what is before the first layer (an embedding, say), or tell task boundaries yourself"
+            )
+        if norms and self._are_changing(norms):
+            raise CuberError(
+                f"the inputs of layer '{found.layer}' are normalized by statistics that change from batch to batch: "
+                "normalize the data before they reach the model, or tell task boundaries yourself"
             )
         if found.vectors is None:
             raise CuberError(
@@ -97,6 +111,12 @@ class FirstLayer:
         if not bool(found.vectors.isfinite().all()):
             raise CuberError(f"layer '{found.layer}' sees inputs that are not finite: check the batches")
         return found.vectors.cpu()
+
+    def _are_changing(self, norms: list[nn.Module]) -> bool:
+        """Return whether some of these layers have statistics of each batch, or those that training estimates."""
+        model = self.learner.model
+        changing = [*normalized_by_batch(model), *self.learner.normalization.trained_layers(model)]
+        return any(module in changing for module in norms)
 
     def _reach(self, batch: Batch) -> FirstInput | None:
         """Run the model up to its first layer, with gradients to see whether trained parameters compute its input."""

@@ -95,4 +95,8 @@ class InputDensities(MaskedInputs):
                 f"infer_task: the samples have another shape than those of the learned tasks at layer "
                 f"'{self.densities.layer}', the first protected one: give a batch as in training, samples first"
             )
+        if not bool(described.isfinite().all()):
+            raise CuberError(
+                f"infer_task: layer '{self.densities.layer}' sees inputs that are not finite: check the samples"
+            )
         return described

@@ -16,6 +16,7 @@ from cuber.layers.normalization import (
     constant_statistics,
     has_layer_norm,
     normalized_by_batch,
+    observed_norms,
 )
 from cuber.layers.per_sample import Use, sample_gradients, sum_of_squares, uses_of
 from cuber.layers.protected import BACKENDS, ProtectedLayer, attached, observed
@@ -50,6 +51,7 @@ __all__ = [
     "linear",
     "normalized_by_batch",
     "observed",
+    "observed_norms",
     "recurrent",
     "register",
     "release",

@@ -147,6 +147,19 @@ def normalized_by_batch(model: nn.Module) -> list[_BatchNorm]:
     ]
 
 
+@contextmanager
+def observed_norms(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """While open, every layer that normalizes by statistics of batches is added to the list when it is called."""
+    called: list[nn.Module] = []
+    norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+    hooks = [module.register_forward_pre_hook(lambda module, _: called.append(module)) for module in norms]
+    try:
+        yield called
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def has_layer_norm(model: nn.Module) -> bool:
     """Return whether a model normalizes activations sample by sample, as transformers do, by a class of any library."""
     names = {kind.__name__.lower() for module in model.modules() for kind in type(module).__mro__}

@@ -317,11 +317,11 @@ def attached(layers: Iterable[ProtectedLayer]) -> Iterator[None]:
 @contextmanager
 def observed(layers: Iterable[ProtectedLayer], observer: Observer) -> Iterator[None]:
     """While open, call ``observer(layer, module, x)`` for every input of one of the layers."""
-    layers = list(layers)
-    for layer in layers:
+    before = {layer: layer.observer for layer in layers}
+    for layer in before:
         layer.observer = observer
     try:
         yield
     finally:
-        for layer in layers:
-            layer.observer = None
+        for layer, other in before.items():
+            layer.observer = other

@@ -17,6 +17,9 @@ POWERS = torch.logspace(0, -4, 41, dtype=torch.float64)
 """What log densities may be multiplied by. Real inputs are not normally distributed, and their coordinates depend on
 each other more than a density knows, so densities alone would be far too certain."""
 
+ROUNDING = 1e-6
+"""Relative error of scores, which are kept in float32: vectors that are all equal have one score."""
+
 
 @dataclass
 class TaskDensities:
@@ -106,7 +109,9 @@ class TaskDensities:
             above = outside // 2
             low = float(scores[outside - above - 1]) if outside else -math.inf
             high = float(scores[-above]) if above else math.inf
-            accepted[:, task] = (logs[:, task] >= low) & (logs[:, task] <= high) & logs[:, task].isfinite()
+            own = logs[:, task]
+            not_below, not_above = own >= low - ROUNDING * abs(low), own <= high + ROUNDING * abs(high)
+            accepted[:, task] = not_below & not_above & own.isfinite()
         return accepted
 
 

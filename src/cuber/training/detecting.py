@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+import warnings
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from cuber.core import batches
 from cuber.core.boundaries import Boundaries, Observation
 from cuber.core.randomness import random_state, set_random_state
 from cuber.core.state import nbytes
-from cuber.errors import CuberError
+from cuber.errors import CuberError, CuberWarning
 from cuber.networks.heads import heads_of
 from cuber.runs.directory import Stopped
 from cuber.runs.result import Epoch, Result
@@ -85,6 +86,13 @@ class DetectingTrainer(TaskLoop):
                 self._accept()
             self._end_task()
             self._test_up_to(len(self.unmarked))
+        if self.boundaries.tasks == 1 and self.boundaries.is_warming_up and not self.found:
+            warnings.warn(
+                f"the stream has fewer samples than the warm_up of {self.boundaries.warm_up}, so that no change could "
+                "be noticed: give cuber.Boundaries a smaller warm_up, or tell where tasks begin",
+                CuberWarning,
+                stacklevel=2,
+            )
         self._test_orders()
         self.result.boundaries = self._summary()
         self._save()
