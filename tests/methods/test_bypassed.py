@@ -113,3 +113,11 @@ def test_an_earlier_state_protects_again_what_was_dropped_since(method: Any, in_
     assert (list(learner.layers), list(learner.row_memory.tables)) == names[:2]
     assert learner.uncovered_parameters == names[2]
     assert str(learner.state_dict()["remembered"]) == str(saved[0]["remembered"])
+
+
+def test_where_all_chosen_layers_are_bypassed_the_error_names_them() -> None:
+    pytest.importorskip("peft")
+    learner = cuber.LoRA(Net(), rank=1, targets=["out_proj"])
+    for _ in range(2):
+        with pytest.raises(cuber.CuberError, match=rf"^task 0 .*: it uses the weights of {OUTPUT} without calling .*"):
+            learner.begin_task([sequences(0)], loss_fn)

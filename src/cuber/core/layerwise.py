@@ -310,12 +310,20 @@ class LayerwiseMethod(Method):
         self.row_memory.hold()
         self._judge_uncovered()
         if not reached.keys() & called:
-            raise CuberError(
-                f"task {self.tasks} reaches none of the protected layers ({', '.join(self.layers)}): "
-                "its loss does not depend on them, or they are frozen"
-            )
+            raise CuberError(f"task {self.tasks} reaches none of the protected layers: {self._why_unreached()}")
         if self.tasks == 0:
             warn_of_frozen(self)
+
+    def _why_unreached(self) -> str:
+        reasons = []
+        if self.layers:
+            reasons.append(f"its loss does not depend on {', '.join(self.layers)}, or they are frozen")
+        if self.bypassed:
+            reasons.append(
+                f"it uses the weights of {few(sorted(self.bypassed))} without calling these layers, so that their "
+                "inputs are not known: call them, or choose other layers"
+            )
+        return "; ".join(reasons)
 
     def _bypassed_tables(self) -> set[str]:
         """Return the embeddings with gradients in rows that were not looked up: they are used in another way, too."""
