@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,31 @@ def test_where_all_chosen_layers_are_bypassed_the_error_names_them() -> None:
     for _ in range(2):
         with pytest.raises(cuber.CuberError, match=rf"^task 0 .*: it uses the weights of {OUTPUT} without calling .*"):
             learner.begin_task([sequences(0)], loss_fn)
+
+
+class Branches(nn.Module):
+    """A layer for each task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.branches = nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.classifier, self.task = nn.Linear(8, 2), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.branches[self.task](self.stem(x).relu()).relu())
+
+
+def test_lora_does_not_warn_of_layers_that_belong_to_another_task() -> None:
+    pytest.importorskip("peft")
+    torch.manual_seed(0)
+    model = Branches()
+    learner = cuber.LoRA(model, rank=1, threshold=0.8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cuber.CuberWarning)
+        for model.task in range(2):
+            x, y = sequences(model.task)
+            learn(learner, [(x[:, 0], y)])
+    assert [list(learner.ranks[f"task_{task}"]) for task in range(2)] == [
+        ["stem", "branches.0"],
+        ["stem", "branches.1"],
+    ]

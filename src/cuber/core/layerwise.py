@@ -76,6 +76,8 @@ class LayerwiseMethod(Method):
         self._followers: dict[str, list[str]] = {}  # dropped layer -> the layers after it
         self.untracked: set[str] = set()
         """Modules that were not protected when the last task ended."""
+        self.reached: set[str] = set()
+        """Layers that the loss of the present task's first batch depends on, where they are called."""
         self.trained: set[str] = set()
         """Layers that the present task began to train."""
         for module in self.model.modules():
@@ -302,6 +304,7 @@ class LayerwiseMethod(Method):
         with observed(self.layers.values(), lambda layer, *_: called.add(layer.name)):
             reached = self.mean_gradients(self.sample[:1])
         called = set().union(*distributed.gather(called))
+        self.reached = reached.keys() & called
         for name in reached.keys() - called:
             self._drop(name)
         for name in self._bypassed_tables():
@@ -309,7 +312,7 @@ class LayerwiseMethod(Method):
         self._freeze_unprotected()
         self.row_memory.hold()
         self._judge_uncovered()
-        if not reached.keys() & called:
+        if not self.reached:
             raise CuberError(f"task {self.tasks} reaches none of the protected layers: {self._why_unreached()}")
         if self.tasks == 0:
             warn_of_frozen(self)
