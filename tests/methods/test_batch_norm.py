@@ -143,6 +143,28 @@ def test_batch_norm_that_train_leaves_in_evaluation_mode_keeps_its_statistics(tr
     assert torch.equal(free.running_mean, before[1]) == training  # type: ignore[arg-type]
 
 
+class NoTraining(nn.Sequential):
+    """A backbone that refuses to be trained."""
+
+    def train(self, mode: bool = True) -> NoTraining:
+        super().train(mode)
+        if mode:
+            raise RuntimeError("this backbone is for inference")
+        return self
+
+
+def test_a_models_own_train_is_called_only_where_it_decides_about_statistics_and_its_modes_come_back() -> None:
+    learner = GPM(NoTraining(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).eval())
+    for task in range(2):
+        learn(learner, CASES["mlp"].loader(task))
+    model = NoTraining(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)).eval()
+    learner = GPM(model)
+    learn(learner, CASES["mlp"].loader(0))
+    with pytest.raises(RuntimeError, match="for inference"):
+        learner.begin_task(CASES["mlp"].loader(1), loss_fn)
+    assert not any(module.training for module in model.modules())
+
+
 def test_with_statistics_of_the_batch_an_answer_depends_on_its_batch_and_nothing_is_kept() -> None:
     learner = GPM(CASE.model(), norm_statistics="batch", norm_parameters="shared")
     before = statistics(learner.model)

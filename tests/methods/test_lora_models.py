@@ -155,14 +155,19 @@ class Hidden(nn.Module):
         return self.classifier(x)
 
 
-def test_layers_that_get_no_adapter_because_they_are_not_called_are_named() -> None:
-    learner = cuber.LoRA(Hidden("second"), rank=1)
-    with pytest.warns(CuberWarning, match=r"^task 0: no adapter for second, which .* do not call .*targets=") as caught:
+def test_layers_that_get_no_adapter_because_they_are_not_called_are_named_once() -> None:
+    learner = cuber.LoRA(Hidden("second"), rank=1, threshold=0.4)
+    with pytest.warns(CuberWarning, match=r"^no adapter for second, whose weights .*: choose .*targets=") as caught:
         learner.begin_task(points(0), loss_fn)
     assert [warning.filename for warning in caught] == [__file__]
     assert learner.ranks == {"task_0": {"first": 1}}
+    learner.wrap(adamw(learner.parameters()))
+    learner.end_task(points(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn(learner, points(1))
     learner = cuber.LoRA(Hidden("first", "second"), rank=1)
-    with pytest.raises(CuberError, match=r"^task 0: no adapter for first, second, .* nor any other layer to adapt"):
+    with pytest.raises(CuberError, match=r"^task 0: no adapter for first, second, whose weights .*: choose .*targets="):
         learner.begin_task(points(0), loss_fn)
     assert (learner.ranks, learner.task) == ({}, None)
 

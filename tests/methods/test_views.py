@@ -77,10 +77,20 @@ def test_a_snapshot_is_of_the_present_task_alone(present: bool) -> None:
     expected = logits(learner, 1, x)
     train(learner, optimizer, MLP.loader(1))
     for verb in (best.take, learner.snapshot):
-        with learner.as_task(0), pytest.raises(CuberError, match="take inside as_task"):
+        with learner.as_task(0), pytest.raises(CuberError, match=r"^taking a snapshot inside as_task"):
             verb()
-    with learner.as_task(1), pytest.raises(CuberError, match="restore inside as_task"):
+    with learner.as_task(1), pytest.raises(CuberError, match=r"^restoring a snapshot inside as_task"):
         best.restore()
     assert not torch.equal(logits(learner, 1, x), expected)
     best.restore()
     assert torch.equal(logits(learner, 1, x), expected)
+
+
+@pytest.mark.parametrize("task", [0, 1, None, "infer"])
+def test_what_is_refused_in_a_view_is_explained_by_what_holds_in_every_view(task: Any) -> None:
+    learner = GPM(nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Linear(12, 3)))
+    learn(learner, MLP.loader(0))
+    learner.begin_task(MLP.loader(1), loss_fn)
+    said = "^state_dict inside as_task, where the statistics .* may be those of another task: leave the block first$"
+    with learner.as_task(task), pytest.raises(CuberError, match=said):
+        learner.state_dict()

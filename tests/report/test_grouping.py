@@ -53,11 +53,13 @@ def test_told_and_detected_boundaries_make_variants():
     chosen = {"false_alarms": 0.001, "delay": 20, "warm_up": 200}
     training = {"epochs": 5, "lr": 0.01}
     runs = [run(training=training)] + [
-        run(seed=seed, training=training | {"boundaries": chosen | {"delay": delay}})
+        run(seed=seed, training=training | {"boundaries": chosen | {"delay": delay}, "epoch_samples": 1000})
         for seed, delay in enumerate((20, 5))
     ]
+    earlier = run(training=training | {"boundaries": chosen})  # which did not say how long an epoch was
     assert labels(group(runs[:2])) == ["cuber boundaries=detected", "cuber boundaries=told"]
     assert labels(group(runs[1:])) == ["cuber delay=5", "cuber delay=20"]
+    assert labels(group([runs[1], earlier])) == ["cuber epoch_samples=1000", "cuber epoch_samples=?"]
 
 
 def test_training_and_options_make_variants_too():

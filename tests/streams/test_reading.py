@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,17 @@ def test_what_goes_wrong_in_a_worker_is_one_sentence(dataset: type[Augmented], s
     split = Task("0", dataset(0), Augmented(1), classes=3).train
     with reading(1, pinned=False), pytest.raises(CuberError, match=sentence):
         list(FixedLoader(split, 8))
+
+
+def test_the_message_of_a_worker_that_has_died_may_begin_with_an_empty_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dead(*_: Any, **__: Any) -> Iterator[Any]:
+        raise RuntimeError("\nDataLoader worker (pid 7) exited unexpectedly\nmore")
+        yield
+
+    monkeypatch.setattr("cuber.streams.reading.DataLoader", dead)
+    said = r"^a process that reads data has died: DataLoader worker \(pid 7\) exited unexpectedly$"
+    with pytest.raises(CuberError, match=said):
+        list(FixedLoader(Task("0", Augmented(0), Augmented(1), classes=3).train, 8))
 
 
 @pytest.mark.parametrize(

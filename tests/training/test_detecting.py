@@ -212,8 +212,17 @@ def test_a_finished_run_is_read_and_one_with_told_boundaries_refused(tmp_path: P
     stream = Stream("blobs", tasks(1, 200), shared_head=True)
     learn(method(), stream, directory=tmp_path)
     assert learn(method(), stream, directory=tmp_path).boundaries is not None
-    with pytest.raises(CuberError, match=r"holds a run with another configuration: training.boundaries was"):
+    with pytest.raises(CuberError, match=r"holds a run with another configuration: .*training.boundaries was"):
         cuber.learn(method(), stream, directory=RunDirectory(tmp_path), **OPTIONS)
+
+
+def test_a_run_whose_epochs_had_another_length_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream("blobs", tasks(1, 200), shared_head=True)
+    monkeypatch.setattr("cuber.training.detecting.EPOCH_SAMPLES", 800)
+    learn(method(), stream, directory=tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(CuberError, match=r"another configuration: training.epoch_samples was 800 and is now 1000;"):
+        learn(method(), stream, directory=tmp_path)
 
 
 # The stream

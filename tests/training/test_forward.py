@@ -16,7 +16,7 @@ import cuber
 from cuber.cli.main import main
 from cuber.errors import CuberError
 from cuber.training import RunDirectory, Stopped
-from cuber.training.forward import autocast
+from cuber.training.forward import autocast, compiling
 from tests.training import small
 from tests.training.test_directory import StopAt, figures, learn
 
@@ -156,6 +156,15 @@ def test_where_nothing_can_be_compiled_nothing_is_trained(tmp_path: Path) -> Non
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert "forward" not in vars(model)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_the_compiler_without_a_message_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError
+
+    monkeypatch.setattr(torch, "compile", fail)
+    with pytest.raises(CuberError, match=r"\(torch.compile: RuntimeError\): install"):
+        compiling(small.model())
 
 
 @pytest.mark.usefixtures("broken_compiler")

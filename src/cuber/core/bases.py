@@ -25,7 +25,7 @@ HIGHEST_STEP = 0.999
 
 
 @dataclass(eq=False, repr=False)
-class Bases(InputDensities):
+class InputBases(InputDensities):
     """A method with a :class:`LayerMemory` per layer, to which each task adds the subspace of its inputs."""
 
     remembered: ClassVar[dict[str, Any]] = {"memory": dict[str, LayerMemory]}

@@ -25,11 +25,11 @@ def require_attached(learner: Method, verb: str) -> None:
 
 
 def require_no_view(learner: Method, verb: str) -> None:
-    """Raise inside ``as_task``, where the model has another task's values in the place of the present ones."""
+    """Raise inside ``as_task``, where the model may have another task's values in the place of the present ones."""
     if learner.views:
         raise CuberError(
-            f"{verb} inside as_task, where the model has the statistics and own parameters of task "
-            f"{learner.shown_task} instead of the present ones: leave the block first"
+            f"{verb} inside as_task, where the statistics and own parameters in the model may be those of another "
+            "task: leave the block first"
         )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cuber.core import distributed
-from cuber.core.bases import Bases
+from cuber.core.bases import InputBases
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.misuse import require_task
 from cuber.core.optimizer_hooks import OptimizerHooks
@@ -38,7 +38,7 @@ NOTICEABLE_DRIFT = 1e-3
 
 
 @dataclass(eq=False, repr=False)
-class PooledMethod(Bases):
+class PooledMethod(InputBases):
     """A method whose memory of old tasks constrains where weights may move."""
 
     in_task: ClassVar[dict[str, Any]] = {

@@ -45,7 +45,7 @@ class Snapshot:
         """Copy the present state in place of the one before; not while ``as_task`` shows a task learned before."""
         learner = self._learner
         if learner.shown_task is not None and learner.shown_task < learner.tasks:
-            require_no_view(learner, "take")
+            require_no_view(learner, "taking a snapshot")
         # Tensors that were frozen since, or buffers that the model has replaced, are kept by name.
         self._tensors |= self._changing("take")
         with self._learner.weights_to_keep():
@@ -54,7 +54,7 @@ class Snapshot:
     @torch.no_grad()
     def restore(self) -> None:
         """Copy the state back into the model; outside of ``as_task``."""
-        require_no_view(self._learner, "restore")
+        require_no_view(self._learner, "restoring a snapshot")
         present = self._tensors | self._changing("restore")
         for name, copy in self._copies.items():
             present[name].copy_(copy)

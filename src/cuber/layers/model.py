@@ -113,8 +113,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def training_mode(model: nn.Module) -> Iterator[None]:
     """While open, a model in evaluation mode trains, by its own ``train()``; then all modules have their modes back."""
     before = [(module, module.training) for module in model.modules()]
-    model.train()
     try:
+        model.train()
         yield
     finally:
         model.eval()  # a ``train()`` of the user's own may change more than modes

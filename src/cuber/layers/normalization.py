@@ -100,7 +100,7 @@ class Normalization:
 
     def trained_layers(self, model: nn.Module) -> list[_NormBase]:
         """Return the layers whose running statistics training changes: none that is in evaluation mode by itself."""
-        if self.mode == "batch":
+        if self.mode == "batch" or not self.layers:  # a ``train()`` of the user's own may do more than set modes
             return []
         with nullcontext() if model.training else training_mode(model):
             return [module for module in self.layers.values() if module.training]

@@ -196,7 +196,9 @@ class AdapterMethod(SubspaceMethod):
             raise
 
     def check_state(self, remembered: dict[str, Any]) -> None:
-        if missing := self.layers.keys() ^ remembered["with_bias"].keys():
+        # Layers that are bypassed were chosen, too; the first task shows which they are.
+        saved = remembered["with_bias"].keys() | remembered["bypassed"]
+        if missing := (self.layers.keys() | self.bypassed) ^ saved:
             raise CuberError(
                 f"this state was saved with other targets: '{min(missing)}' is adapted in one of them only"
             )

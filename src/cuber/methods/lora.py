@@ -95,6 +95,7 @@ class LoRA(AdapterMethod):
         """Layer name -> the present task's update of it, for all tasks."""
         self.moving: dict[str, MovingRows] = {}
         """Layer name -> rows of this update in subspaces of old tasks in regime 3."""
+        self._without_adapter: set[str] = set()  # layers that a warning has named
         if self.max_rank:
             raise CuberError("LoRA takes no max_rank: outputs for old inputs would change with each direction dropped")
         super().__post_init__()
@@ -109,7 +110,7 @@ class LoRA(AdapterMethod):
         moving: dict[str, Tensor] = {}
         reused: dict[str, Tensor] = {}
         grams = self.input_grams(self.sample)
-        self._report_unreached(grams)
+        self._report_bypassed(grams)
         for name, gram in grams.items():
             memory = self.memory[name]
             memory.regimes.append(self.decide_regimes(memory, gradients.get(name)))
@@ -140,17 +141,18 @@ class LoRA(AdapterMethod):
         moving = directions_within(gram, memory.basis[:, ~memory.protected_columns()], count // 2)
         return moving, directions_within(gram, memory.basis[:, reused], count - moving.shape[1])
 
-    def _report_unreached(self, reached: Collection[str]) -> None:
-        # The weights of bypassed layers are used without calling them, as attention does with its output projection.
-        chosen = self.layers.keys() | self.bypassed if self.targets is not None else self.layers.keys()
-        if unreached := sorted(chosen - set(reached)):
-            message = (
-                f"task {self.tasks}: no adapter for {coverage.few(unreached)}, which the first samples do not call in "
-                f"evaluation mode{'' if reached else ', nor any other layer to adapt'}: choose layers with targets="
-            )
-            if not reached:
-                raise CuberError(message)
-            warnings.warn(message, CuberWarning, stacklevel=5)
+    def _report_bypassed(self, called: Collection[str]) -> None:
+        """Warn once of each layer whose weight is used without calling it: an adapter would have no effect there."""
+        # Where no targets are given, it is known that attention passes its output projection by.
+        bypassed = self.reached - set(called) | (self.bypassed if self.targets is not None else set())
+        new = sorted(bypassed - self._without_adapter)
+        used = "whose weights the model uses without calling these layers in evaluation mode"
+        advice = "choose other layers with targets="
+        if not called:
+            raise CuberError(f"task {self.tasks}: no adapter for {coverage.few(sorted(bypassed))}, {used}: {advice}")
+        if new:
+            self._without_adapter.update(new)
+            warnings.warn(f"no adapter for {coverage.few(new)}, {used}: {advice}", CuberWarning, stacklevel=5)
 
     def _report_lack(self, free: dict[str, Tensor], reused: dict[str, Tensor]) -> None:
         few = [name for name, rows in free.items() if rows.shape[1] < self.rank]

@@ -19,6 +19,7 @@ from cuber.experiments.results import RunRecord, load
 from cuber.metrics import Measure
 from cuber.report.model import Group, Report, Variant, setting_text
 from cuber.training import Result
+from cuber.training.detecting import EPOCH_SAMPLES
 
 METHODS = ("multitask", "finetune", "owm", "ewc", "hat", "agem", "er", "gpm", "trgp", "cuber")
 """Order of the paper's table; other methods follow by name."""
@@ -106,12 +107,15 @@ def _split(finished: list[Finished]) -> list[tuple[dict[str, Any], list[Finished
 
 
 def _boundaries(result: Result) -> dict[str, Any]:
-    """Return whether boundaries of tasks were told or detected, and the settings by which they were detected."""
+    """Return whether boundaries of tasks were told or detected, and the settings by which they were detected.
+
+    Where they were told, the usual settings, so that these tell apart only runs that detected them.
+    """
     chosen = result.training.get("boundaries")
     usual = {name: default for name, (default, _) in settings_of(Boundaries).items()}
     if isinstance(chosen, dict):
         return {"boundaries": "detected", **usual, **chosen}
-    return {"boundaries": "told", **usual}
+    return {"boundaries": "told", **usual, "epoch_samples": EPOCH_SAMPLES}
 
 
 def _missing(result: Result) -> dict[str, Any]:

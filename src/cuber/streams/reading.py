@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from cuber.core.randomness import derive, seeded
-from cuber.errors import CuberError
+from cuber.errors import CuberError, first_line
 
 
 class Reading(NamedTuple):
@@ -87,11 +87,9 @@ def read_batches(read: Read, chunks: Sequence[Tensor], seed: int) -> Iterator[An
         try:
             batch = next(batches, None)
         except RuntimeError as error:
-            if "DataLoader worker (pid" not in str(
-                error
-            ):  # an error of the Dataset says "in DataLoader worker process"
+            if "DataLoader worker (pid" not in str(error):  # errors of the Dataset say "in DataLoader worker process"
                 raise
-            raise CuberError(f"a process that reads data has died: {str(error).splitlines()[0]}") from error
+            raise CuberError(f"a process that reads data has died: {first_line(error)}") from error
         if isinstance(batch, CuberError):
             raise batch
         if batch is None:

@@ -50,7 +50,8 @@ class DetectingTrainer(TaskLoop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.result.training["boundaries"] = self.boundaries.settings
+        # So that a run whose epochs had another length is refused, and not continued with this one.
+        self.result.training |= {"boundaries": self.boundaries.settings, "epoch_samples": EPOCH_SAMPLES}
         self.epoch_steps = max(self.boundaries.delay, math.ceil(EPOCH_SAMPLES / self.config.batch_size))
         """Steps of an "epoch": nothing else in the stream has a length that is known."""
         self.unmarked = UnmarkedStream(self.stream, self.config.batch_size, self.config.epochs, self.seed)

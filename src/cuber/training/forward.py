@@ -144,7 +144,8 @@ def check_can_compile(learner: Method) -> None:
 
 def _cannot_compile(error: Exception) -> CuberError:
     reason = getattr(error, "inner_exception", error)
+    parts = dict.fromkeys([type(reason).__name__, first_line(reason)])  # one part where there is no message
     return CuberError(
-        f"compile does not work here (torch.compile: {type(reason).__name__}: {first_line(reason)}): install a C++ "
-        "compiler (g++, or the one that CXX names), or train without it"
+        f"compile does not work here (torch.compile: {': '.join(parts)}): install a C++ compiler (g++, or the one that "
+        "CXX names), or train without it"
     )

@@ -82,7 +82,8 @@ def learn(
         loss_fn: ``loss_fn(output, target)``, a mean over the batch. Targets that are numbers need another than the
             default.
         metric: A :class:`cuber.Metric` or a torchmetrics object (default: that of the stream, which is accuracy).
-        progress: Called with a ProgressEvent every 100 steps and after each epoch.
+        progress: Called with a ProgressEvent every 100 steps and after each epoch; with ``boundaries``, after each
+            epoch, which is 1,000 samples there.
         directory: Write logs, checkpoints and the result there; the same call resumes a run that was stopped.
         about: More values for the run's ``config.toml`` that identify the data and the model.
         observer: Measures during training, as ``cuber.training.TheoryRecorder(method)`` does.

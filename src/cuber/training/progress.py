@@ -10,7 +10,11 @@ from cuber.metrics import Measure
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """Progress of a run: sent every 100 steps, after each epoch, and at the end of a task."""
+    """Progress of a run: sent every 100 steps, after each epoch, and at the end of a task.
+
+    Where the boundaries of tasks are detected, an epoch is 1,000 samples, or ``delay`` batches if these are more, and
+    nothing is sent within one.
+    """
 
     task: int | None
     """None: all tasks at once."""
