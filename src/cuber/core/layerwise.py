@@ -19,7 +19,7 @@ from cuber.core.per_task import norm_parameters_setting, vectors
 from cuber.core.rows import HeldRows, RowMemory
 from cuber.core.settings import setting
 from cuber.errors import CuberError
-from cuber.layers import ProtectedLayer, Table, UsedRows, evaluation_mode, observed, scan, strip
+from cuber.layers import ProtectedLayer, UsedRows, evaluation_mode, observed, scan, strip
 from cuber.layers.attached import has_fused_kernels
 
 
@@ -71,9 +71,8 @@ class LayerwiseMethod(Method):
         self.optimizers = OptimizerHooks(self, rows=self.row_memory)
         self.uncovered_parameters: dict[str, str] = {}
         """Trained parameters that no rule covers, with the reason."""
-        self._bypassed: set[str] = set()
-        self._dropped: dict[str, ProtectedLayer | Table] = {}  # of these, those that were protected before
-        self._followers: dict[str, list[str]] = {}  # dropped layer -> the layers after it
+        self.bypassed: set[str] = set()
+        """Layers whose weight is used without calling them."""
         self.untracked: set[str] = set()
         """Modules that were not protected when the last task ended."""
         self.reached: set[str] = set()
@@ -114,20 +113,6 @@ class LayerwiseMethod(Method):
     @held_rows.setter
     def held_rows(self, held: dict[str, HeldRows]) -> None:
         self.row_memory.held = held
-
-    @property
-    def bypassed(self) -> set[str]:
-        """Layers and embeddings whose weight is used without calling them."""
-        return self._bypassed
-
-    @bypassed.setter
-    def bypassed(self, names: set[str]) -> None:
-        """Protect what a loaded state protects, before the rest of it is loaded, which is about these layers."""
-        for name in self._dropped.keys() - names:
-            self._take_back(name)
-        self._bypassed = set(names)
-        for name in names & (self.layers.keys() | self.row_memory.tables.keys()):
-            self._drop(name)
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
         """Return the layer to protect: here the layer itself; a subclass may return another, or change it.
@@ -254,39 +239,17 @@ class LayerwiseMethod(Method):
         """Protect a layer or an embedding no longer, since its weight is used without calling it."""
         self.bypassed.add(name)
         if name in self.layers:
-            names = list(self.layers)
-            self._followers[name] = names[names.index(name) + 1 :]
-            layer = self._dropped[name] = self.layers.pop(name)
+            layer = self.layers.pop(name)
             layer.detach()
             self._give_up(*layer.parameters)
         else:
-            table = self._dropped[name] = self.row_memory.tables.pop(name)
-            self._give_up(table.parameter)
-
-    def _take_back(self, name: str) -> None:
-        """Protect a layer or an embedding again that was dropped."""
-        found = self._dropped.pop(name)
-        if isinstance(found, Table):
-            self.row_memory.tables[name] = found
-            parameters = [found.parameter]
-        else:
-            self.layers[name] = found
-            for follower in self._followers.pop(name):  # settings that are lists have the order of the layers
-                if follower in self.layers:
-                    self.layers[follower] = self.layers.pop(follower)
-            found.attach(fused=has_fused_kernels(self.model))
-            parameters = found.parameters
-        for parameter in self._names_of(parameters):
-            self.uncovered_parameters.pop(parameter, None)
+            self._give_up(self.row_memory.tables.pop(name).parameter)
 
     def _give_up(self, *parameters: nn.Parameter) -> None:
         """Count a weight as uncovered: it is used without calling its layer, so its inputs are not known."""
-        for name in self._names_of(parameters):
-            self.uncovered_parameters[name] = "used without calling its layer"
-
-    def _names_of(self, parameters: Iterable[nn.Parameter]) -> list[str]:
-        wanted = set(map(id, parameters))
-        return [name for name, parameter in self.model.named_parameters() if id(parameter) in wanted]
+        for name, parameter in self.model.named_parameters():
+            if any(parameter is part for part in parameters):
+                self.uncovered_parameters[name] = "used without calling its layer"
 
     def _judge_uncovered(self) -> None:
         unprotected = self.unprotected_parameters() if self.uncovered == "error" else {}
@@ -357,18 +320,21 @@ class LayerwiseMethod(Method):
         self.row_memory.add(used.rows)
 
     def check_state(self, remembered: dict[str, Any]) -> None:
-        for name in remembered["rows"].keys() - self.row_memory.tables.keys() - self._dropped.keys():
+        for name in remembered["rows"].keys() - self.row_memory.tables.keys():
             raise CuberError(f"layer '{name}' is protected in this state but frozen here: unfreeze it to load")
-        layers = self.layers | {name: it for name, it in self._dropped.items() if isinstance(it, ProtectedLayer)}
         for name, with_bias in remembered["with_bias"].items():
-            if name not in layers:
+            if name not in self.layers:
                 raise CuberError(f"layer '{name}' is protected in this state but frozen here: unfreeze it to load")
-            if with_bias != layers[name].with_bias:
+            if with_bias != self.layers[name].with_bias:
                 was, now = ("trained", "frozen") if with_bias else ("frozen", "trained")
                 raise CuberError(
                     f"the bias of layer '{name}' is {was} in this state and {now} here: "
                     "set its requires_grad back before the learner is made"
                 )
+
+    def on_state_loaded(self) -> None:
+        for name in [*self.bypassed & self.layers.keys(), *self.bypassed & self.row_memory.tables.keys()]:
+            self._drop(name)
 
     def on_task_left(self) -> None:
         self.row_memory.release()
