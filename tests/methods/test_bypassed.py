@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import cuber
 from tests.methods.lora import learn, loss_fn
@@ -63,6 +64,33 @@ def test_where_all_chosen_layers_are_bypassed_the_error_names_them() -> None:
     for _ in range(2):
         with pytest.raises(cuber.CuberError, match=rf"^task 0 .*: it uses the weights of {OUTPUT} without calling .*"):
             learner.begin_task([sequences(0)], loss_fn)
+
+
+class Shortcut(nn.Module):
+    """A layer whose weight is used without calling it from some task on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.calls = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        x = self.inner(x) if self.calls else functional.linear(x, self.inner.weight, self.inner.bias)
+        return self.head(x.relu())
+
+
+@pytest.mark.parametrize("method", [cuber.GPM, cuber.CUBER, cuber.SoftCUBER, cuber.OWM, cuber.HAT])
+def test_a_layer_that_a_later_task_bypasses_stops_no_method(method: Any) -> None:
+    torch.manual_seed(0)
+    learner = method(Shortcut())
+    for task in range(3):
+        x, y = sequences(task)
+        learn(learner, [(x[:, 0], y)])
+        learner.model.calls = False
+    assert learner.bypassed == {"inner"}
+    learner.load_state_dict(learner.state_dict())
+    assert learner.tasks == 3
 
 
 class Branches(nn.Module):

@@ -176,7 +176,7 @@ class HAT(FilteredUpdates):
 
     def _make_gates(self) -> None:
         for layer, modules in self.gated_modules.items():
-            if layer not in self.gates:
+            if layer not in self.gates and layer in self.layers:  # a later task may have bypassed it
                 self.gates[layer] = Gate(self.layers[layer], self.smax)
                 for name in modules:
                     self.model.get_submodule(name).register_forward_hook(self.gates[layer])

@@ -124,7 +124,8 @@ class SoftCUBER(AveragedWeights, FilteredUpdates, SubspaceMethod):
 
     def predicted_change(self, damping: float = 0.0) -> Tensor:
         """Return by how much the present task has changed the sum of old losses, as the models have it."""
-        values = [model.value(self.moved(self.layers[name]), damping) for name, model in self.models.items()]
+        layers = {name: self.layers[name] for name in self.models if name in self.layers}  # a task may bypass some
+        values = [self.models[name].value(self.moved(layer), damping) for name, layer in layers.items()]
         return torch.stack(values).sum() if values else torch.zeros(())
 
     def added_loss(self, optimizer: Optimizer) -> Tensor | None:
