@@ -170,6 +170,13 @@ def test_the_inferred_task_has_a_row_of_its_own():
     assert texts(one)["cuber, task inferred"] == ["1", "80.00", "0.00"]
 
 
+def test_the_row_of_the_inferred_task_counts_the_runs_that_have_it():
+    earlier = result("cuber", 0, accuracy=shifted(5))
+    one = table("acc", earlier, *(result("cuber", n, accuracy_inferred=shifted(n)) for n in (1, 3)))
+    assert texts(one)["cuber"] == ["3", "81.67±2.89", "0.00±0.00"]
+    assert texts(one)["cuber, task inferred"] == ["2", "82.00±1.41", "0.00±0.00"]
+
+
 def test_the_papers_figures_stand_beside_rows_that_are_told_the_task_alone():
     shown = texts(table("acc", result("trgp", benchmark=CIFAR, accuracy_bare=shifted(-1), accuracy_inferred=MATRIX)))
     assert shown["trgp"][2] == "74.46±0.32"

@@ -164,8 +164,8 @@ def _rows(benchmark: str, variant: Variant) -> list[Row]:
     deviations = [deviation for deviation in map(statistics.deviation, orders) if deviation is not None]
     told[ORDER.name] = fmean(deviations) if deviations else None
     bare_is_same = all(result.accuracy_bare in (None, result.accuracy) for result in variant.results)
-    views = [view for view in OTHER_VIEWS if variant.figure("acc", view) and not (view == "bare" and bare_is_same)]
-    return [told, *(_row(variant, None, view) for view in views)]  # the paper tells the task
+    tested = {view: variant.with_view(view) for view in OTHER_VIEWS if not (view == "bare" and bare_is_same)}
+    return [told, *(_row(runs, None, view) for view, runs in tested.items() if runs)]  # the paper tells the task
 
 
 def _row(variant: Variant, figures: paper.Figures | None, view: str = "told") -> Row:

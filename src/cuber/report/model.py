@@ -123,6 +123,11 @@ class Variant:
         both = [(ours, theirs[seed]) for seed, ours in self.by_seed.items() if seed in theirs]
         return [(ours, result) for ours, result in both if ours.tasks == result.tasks]
 
+    def with_view(self, view: str) -> Variant | None:
+        """Return the variant with those runs alone that were tested in a view, which earlier versions lacked."""
+        tested = {seed: result for seed, result in self.by_seed.items() if result.matrix(view) is not None}
+        return replace(self, by_seed=tested) if tested else None
+
     def figure(self, name: str, view: str = "told") -> Estimate | None:
         """ACC, BWT or forgetting over the seeds, with the task "told", "inferred" or not used at all ("bare")."""
         matrices = [result.matrix(view) for result in self.results]
