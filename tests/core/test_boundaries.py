@@ -206,14 +206,27 @@ def test_all_methods_see_the_same_of_every_model_and_leave_it_as_it_was(name: st
     assert str(results[0]) == str(results[1])
 
 
-def test_boundaries_and_task_inference_describe_a_sample_alike() -> None:
+def learned(batch: tuple[Tensor, Tensor]) -> cuber.Method:
     method = learner()
-    batch = next(stream("A"))
     method.begin_task([batch], nn.functional.cross_entropy)
     method.wrap(torch.optim.SGD(method.parameters(), lr=0.1))
     method.end_task([batch])
+    return method
+
+
+def test_boundaries_and_task_inference_describe_a_sample_alike() -> None:
+    batch = next(stream("A"))
+    method = learned(batch)
     assert isinstance(method, cuber.GPM)
     assert torch.equal(FirstLayer(method).describe(batch), method.describe_inputs(batch[0]))
+
+
+def test_a_batch_may_be_observed_while_tasks_are_inferred() -> None:
+    batch = next(stream("A"))
+    method = learned(batch)
+    expected = FirstLayer(method).describe(batch)
+    with method.as_task("infer"):
+        assert torch.equal(FirstLayer(method).describe(batch), expected)
 
 
 @pytest.mark.parametrize("method", [cuber.GPM, cuber.OWM, cuber.FineTune])
