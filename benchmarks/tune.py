@@ -1,57 +1,67 @@
 """Choose a learning rate and one coefficient of each method on validation data, with the same budget for every method.
 
-    CUBER_DATA=... python -m benchmarks.tune permuted-mnist --methods agem,er,ewc,owm --jobs 2
+    CUBER_DATA=... python -m benchmarks.tune permuted-mnist --methods agem,er,ewc --jobs 2
 
-Every method gets 4 learning rates times 3 values of its coefficient (12 learning rates if it has none), one seed that
-no result uses, a third of the training samples and the first 5 tasks. The mean accuracy after the last task is
-measured on the validation split; no accuracy on test images is computed. Prints all of them, and the best as settings
-for ``cuber.experiments.presets``.
+Every method gets six runs: four learning rates, then two other values of its coefficient at the best of them; six
+learning rates if it has no coefficient. All tasks, a third of the training samples, one seed that no result uses. The
+mean accuracy after the last task is measured on the validation split; no accuracy on test images is computed. Prints
+all of them, and the best as a line for the protocol "tuned" in ``cuber.experiments.presets``.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
+import math
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
 from cuber.errors import CuberError
 from cuber.experiments import Experiment
-from cuber.methods import find_method
 from cuber.streams import Stream, Task
 from cuber.training import learn
 
 SEED = 100
-TASKS = 5
-FACTORS = (0.1, 1.0, 10.0)
 RATES = (0.1, 0.3, 1.0, 3.0)
 """Times the learning rate that the benchmark has for the method."""
-MORE_RATES = tuple(2.0**power for power in range(-8, 4))
-COEFFICIENTS = {"ewc": "lam", "owm": "alpha", "cuber": "lam", "hat": "c", "er": "share", "trgp": "eps1"}
-CHOICES = {"share": (0.25, 0.5, 0.75), "eps1": (0.3, 0.5, 0.7)}
-"""Values of coefficients between 0 and 1; the others are tried at multiples of the benchmark's."""
+MORE_RATES = (0.03, 10.0)
+"""Where there is no coefficient to choose."""
+FACTORS = (0.3, 3.0)
+"""Times the coefficient that the benchmark has."""
+COEFFICIENTS = {"ewc": "lam", "owm": "alpha", "cuber": "lam", "soft-cuber": "curvature", "hat": "c"}
+SHARES = {"er": ("share", (0.25, 0.75)), "trgp": ("eps1", (0.3, 0.7))}
+"""Coefficients between 0 and 1, and their values."""
 
 
-def candidates(benchmark: str, method: str) -> list[Experiment]:
-    """Return the experiments to choose from."""
-    usual = Experiment(benchmark, method, SEED, tasks=TASKS, threads=1)
-    train = max(len(task.train) for task in usual.stream())
-    usual = dataclasses.replace(usual, train_per_task=train // 3)
-    name, rate = COEFFICIENTS.get(method), usual.training().lr
-    if name is None:
-        return [dataclasses.replace(usual, lr=rate * factor) for factor in MORE_RATES]
-    present = usual.method_settings().get(name, getattr(usual.method_class, name))
-    values = CHOICES.get(name) or [present * factor for factor in FACTORS]
-    return [
-        dataclasses.replace(usual, settings={name: value}, lr=rate * factor)
-        for factor, value in itertools.product(RATES, values)
-    ]
+def usual(benchmark: str, method: str) -> Experiment:
+    """Return the experiment with the benchmark's own settings, and a third of its data."""
+    whole = Experiment(benchmark, method, SEED, threads=1)
+    train = max(len(task.train) for task in whole.stream())
+    return dataclasses.replace(whole, train_per_task=train // 3)
+
+
+def with_rates(experiment: Experiment) -> list[Experiment]:
+    """Return the experiment with other learning rates."""
+    choosable = experiment.method in COEFFICIENTS or experiment.method in SHARES
+    factors = RATES if choosable else (*RATES, *MORE_RATES)
+    return [dataclasses.replace(experiment, lr=experiment.training().lr * factor) for factor in factors]
+
+
+def with_coefficients(experiment: Experiment) -> list[Experiment]:
+    """Return the experiment with other values of its method's coefficient, if it has one."""
+    if experiment.method in SHARES:
+        name, values = SHARES[experiment.method]
+    elif name := COEFFICIENTS.get(experiment.method, ""):
+        present = experiment.method_settings().get(name, getattr(experiment.method_class, name))
+        values = tuple(present * factor for factor in FACTORS)
+    else:
+        return []
+    return [dataclasses.replace(experiment, settings={name: value}) for value in values]
 
 
 def accuracy(experiment: Experiment) -> float:
-    """Return the mean accuracy on the validation splits of all tasks after the last one; NaN where it diverged."""
+    """Return the mean accuracy on the validation splits of all tasks after the last one; -inf where it diverged."""
     torch.set_num_threads(1)
     stream = experiment.stream()
     tasks = [Task(task.name, task.train, task.validation, task.validation, classes=task.classes) for task in stream]
@@ -60,7 +70,21 @@ def accuracy(experiment: Experiment) -> float:
     try:
         return learn(learner, judged, seed=experiment.seed, **dataclasses.asdict(experiment.training())).acc
     except CuberError:
-        return float("nan")
+        return -math.inf
+
+
+def tune(experiment: Experiment, pool: ProcessPoolExecutor) -> None:
+    """Print the accuracy of each candidate, and the settings of the best."""
+    best, highest = experiment, -math.inf
+    for candidates in (with_rates, with_coefficients):
+        tried = candidates(best)
+        for candidate, acc in zip(tried, pool.map(accuracy, tried), strict=True):
+            lr, settings = candidate.training().lr, dict(candidate.settings)
+            print(f"{candidate.method:10} lr {lr:.4g} {settings}: {acc:.2f}", flush=True)
+            if acc > highest:
+                best, highest = candidate, acc
+    chosen = {"lr": float(f"{best.training().lr:.4g}"), **best.settings}
+    print(f'    "{best.method}": {chosen},  # validation accuracy {highest:.2f}', flush=True)
 
 
 def main() -> None:
@@ -72,22 +96,12 @@ def main() -> None:
     if options.jobs < 1:
         parser.error("--jobs takes a number of at least 1")
     try:
-        Experiment(options.benchmark).stream()
-        for method in options.methods.split(","):
-            find_method(method)
+        experiments = [usual(options.benchmark, method) for method in options.methods.split(",")]
     except CuberError as error:
         parser.error(str(error))
     with ProcessPoolExecutor(options.jobs) as pool:
-        for method in options.methods.split(","):
-            tried = candidates(options.benchmark, method)
-            found = list(pool.map(accuracy, tried))
-            for experiment, acc in zip(tried, found, strict=True):
-                print(
-                    f"{method:10} lr {experiment.training().lr:.4g} {dict(experiment.settings)}: {acc:.2f}", flush=True
-                )
-            best, acc = max(zip(tried, found, strict=True), key=lambda pair: pair[1] if pair[1] == pair[1] else -1)
-            chosen = {"lr": float(f"{best.training().lr:.4g}"), **best.settings}
-            print(f'    "{method}": {chosen},  # validation accuracy {acc:.2f}', flush=True)
+        for experiment in experiments:
+            tune(experiment, pool)
 
 
 if __name__ == "__main__":
