@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -54,13 +55,17 @@ def main() -> None:
         for figure in PARTS[part].measure(options.quick):
             figures.append(figure)
             print(_line(figure, before.get(figure.name)), flush=True)
-    written = json.dumps({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, indent=1) + "\n"
+    measured = {figure.name: figure.to_json() for figure in figures}
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(written)
-    if options.save:
-        COMMITTED.write_text(written)
+    options.json.write_text(to_json(measured))
+    if options.save:  # parts that were not measured keep their last figures
+        COMMITTED.write_text(to_json({figure["name"]: figure for figure in last} | measured))
     missed = sum(figure.reached is False for figure in figures)
     print(f"{missed} of {sum(figure.reached is not None for figure in figures)} missed; figures in {options.json}")
+
+
+def to_json(figures: dict[str, Any]) -> str:
+    return json.dumps({"machine": machine(), "figures": list(figures.values())}, indent=1) + "\n"
 
 
 def _line(figure: Figure, before: float | None) -> str:

@@ -62,7 +62,7 @@ def judged_by(benchmark: str, seed: int, part: str, changes: dict[str, int]) -> 
     build = BENCHMARKS[benchmark].stream
     if part == "test":
         return build(seed, **changes)
-    stream = build(seed, **LARGER_VALIDATION[benchmark], **changes)
+    stream = build(seed, **LARGER_VALIDATION.get(benchmark, {}), **changes)
     tasks = [Task(task.name, task.train, task.validation, classes=task.classes) for task in stream]
     return Stream(stream.name, tasks, shared_head=stream.shared_head)
 

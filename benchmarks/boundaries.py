@@ -28,7 +28,7 @@ from cuber.experiments.presets import BENCHMARKS
 from cuber.streams.unmarked import UnmarkedStream
 from cuber.subspace import Calibration, TwoSidedTest
 
-EPOCHS = {"permuted-digits": 5, "permuted-mnist": 5, "five-datasets": 5}
+EPOCHS = 5
 """Passes over each task's samples."""
 BATCHES, SIZE, ALARMS = 400, 10, 0.05
 """Of the streams of scores: batches, scores in a batch, and the rate of false alarms that is wanted."""
@@ -64,7 +64,7 @@ def detect(name: str, stream: Stream, epochs: int, seed: int) -> tuple[list[int]
 
 def changes(name: str, seeds: list[int]) -> None:
     """Streams of different tasks."""
-    _detect_all(name, seeds, lambda stream: stream, EPOCHS[name])
+    _detect_all(name, seeds, lambda stream: stream, EPOCHS)
 
 
 def returns(name: str, seeds: list[int]) -> None:
@@ -74,12 +74,12 @@ def returns(name: str, seeds: list[int]) -> None:
         a, b, c, *_ = stream.tasks
         return Stream(stream.name, [a, b, a, c, b], shared_head=stream.shared_head)
 
-    _detect_all(name, seeds, order, EPOCHS[name], expected=[1, 0, 2, 1])
+    _detect_all(name, seeds, order, EPOCHS, expected=[1, 0, 2, 1])
 
 
 def long(name: str, seeds: list[int]) -> None:
     """The first task alone, with ten times as many passes."""
-    _detect_all(name, seeds, lambda stream: stream.first(1), 10 * EPOCHS[name])
+    _detect_all(name, seeds, lambda stream: stream.first(1), 10 * EPOCHS)
 
 
 def _detect_all(

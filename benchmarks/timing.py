@@ -66,6 +66,7 @@ def in_a_process(work: Callable[..., Any], *arguments: Any) -> Any:
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, work, arguments))
     process.start()
+    sender.close()  # so that receiving ends if the process dies
     returned = receiver.recv()
     process.join()
     return returned

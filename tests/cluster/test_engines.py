@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cuber.cli.main import main
+from cuber.cli.run import for_workers
 from cuber.experiments.grid import grid
 from cuber.runs.result import FILE_NAME
 
@@ -73,6 +74,30 @@ def test_a_missing_package_is_named(
         where = f"{engine}://127.0.0.1:{server.getsockname()[1]}"
         assert command("--on", where, "--out", str(tmp_path)) == 2
     assert capsys.readouterr().err.startswith(f"cuber: --on {engine} needs pip install 'cuber-learn[{engine}]' (")
+
+
+def test_slurm_gives_each_task_as_many_cores_as_a_grid_file_has_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, sbatch = tmp_path / "grid.toml", tmp_path / "sbatch"
+    file.write_text("benchmarks = ['split-digits']\nmethods = ['gpm']\nseeds = [0]\nthreads = 4\n")
+    sbatch.write_text('#!/bin/sh\nfor script; do :; done\ncp "$script" "$0.script"\n')
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(SystemExit) as done:
+        main(["grid", str(file), "--on", "slurm", "--jobs", "1", "--out", str(tmp_path / "runs")])
+    assert not done.value.code
+    script = sbatch.with_suffix(".script").read_text()
+    assert "#SBATCH --cpus-per-task=4\n" in script
+    assert "--threads=4" in script
+
+
+def test_other_machines_find_the_data_of_a_grid_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (cell,) = grid("runs", ["split-digits"], ["gpm"], [0], data_dir="data", device="cpu")
+    there = for_workers(cell, "cuda:1").experiment
+    assert (there.data_dir, there.device) == (str(tmp_path / "data"), "cuda:1")
+    assert for_workers(cell, None).experiment.device == "cpu"
 
 
 def test_slurm_runs_the_same_grid_in_an_array(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,10 @@ def test_how_far_a_run_has_come(tmp_path: Path) -> None:
     (cell.directory / "config.toml").write_text("[stream]\ntasks = [{}, {}]\n")
     (cell.directory / "log.jsonl").write_text('{"event": "epoch", "task": 1, "epoch": 2}\n{"event": "resumed"}\n{"eve')
     assert part_done(cell) == 0.75
+    found = replace(cell, experiment=replace(cell.experiment, boundaries="detect"))  # whose tasks have other epochs
+    assert part_done(found) == 0.5
+    (cell.directory / "log.jsonl").write_text('{"event": "epoch", "task": 7, "epoch": 900}\n')
+    assert part_done(found) == 1.0
     assert run_grid([], InThisProcess()) == []
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+import torch
 
 from cuber import CuberError, datasets
 from cuber.streams import stream_by_classes, stream_by_domains
@@ -46,3 +49,18 @@ def test_by_domains() -> None:
     assert len(stream_by_domains(other, shared_head=False)) == 2
     with pytest.raises(CuberError, match="has no tasks"):
         stream_by_domains({})
+
+
+def test_domains_with_classes_in_different_orders_have_the_same_labels() -> None:
+    first, second = made(seed=1), made(seed=2)
+    domains = {"first": first, "second": dataclasses.replace(second, classes=second.classes[::-1])}
+    together, apart = stream_by_domains(domains), stream_by_domains(domains, shared_head=False)
+    assert torch.equal(together[0].train.y, apart[0].train.y)
+    assert torch.equal(together[1].train.y, 4 - apart[1].train.y)
+
+
+def test_classes_without_training_images_are_one_sentence() -> None:
+    dataset = made(2, names="pq")
+    tested_only = dataclasses.replace(dataset, train_labels=np.zeros_like(dataset.train_labels))
+    with pytest.raises(CuberError, match="task 'q': there are no training images of its classes"):
+        stream_by_classes(tested_only, 1)

@@ -67,6 +67,12 @@ def test_tensor_datasets_become_tensor_parts_and_others_do_not():
     assert isinstance(task.test, DatasetSplit)
 
 
+def test_a_task_of_the_split_of_another_one_leaves_it_alone():
+    first = Task("a", Pairs([(X[0], 0)]), GOOD, classes=3)
+    Task("b", first.train, GOOD, classes=8)
+    assert first.train.classes == 3
+
+
 def test_negative_strides_and_read_only_arrays_are_taken():
     backwards = X.numpy()[::-1]
     frozen = X.numpy().copy()

@@ -225,6 +225,24 @@ def test_a_run_whose_epochs_had_another_length_is_refused(tmp_path: Path, monkey
         learn(method(), stream, directory=tmp_path)
 
 
+def test_checkpoints_are_written_after_epochs_and_not_after_each_batch_between_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuber.training.detecting.EPOCH_SAMPLES", 160)
+    saved = []
+    monkeypatch.setattr(RunDirectory, "save", lambda self, state: saved.append(state["trainer"]["accepted"]))
+    result = learn(method(), returning(), directory=RunDirectory(tmp_path, checkpoint_every=1))
+    assert 3 < len(saved) <= sum(map(len, result.history)) + 1  # and at the end
+
+
+def test_rows_of_accuracies_are_numbered_by_the_tasks_of_the_stream(tmp_path: Path) -> None:
+    learner = method(cuber.FineTune)
+    found = Boundaries(learner, warm_up=600, delay=2)
+    cuber.learn(learner, Stream("blobs", tasks(), shared_head=True), boundaries=found, directory=tmp_path, **OPTIONS)
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [event["task"] for event in events if event["event"] == "evaluation"] == [0, 1, 2]
+
+
 # The stream
 
 

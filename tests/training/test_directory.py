@@ -84,6 +84,31 @@ def test_stopped_and_gone_on_with_it_is_as_if_nothing_had_happened(tmp_path: Pat
     assert events.count("resumed") == 1
 
 
+class Remember(Logger):
+    """Its position is a word of its own."""
+
+    def __init__(self, word: str) -> None:
+        self.word, self.found = word, None
+
+    def start(self, config: dict[str, Any], position: Any | None) -> None:
+        self.found = position
+
+    def position(self) -> str:
+        return self.word
+
+
+class Other(Remember):
+    """Another class of logger."""
+
+
+def test_each_logger_finds_its_own_position_when_a_run_goes_on_with_others(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        learn(RunDirectory(tmp_path / "run", loggers=[StopAt(4), Remember("a"), Remember("b"), Other("c")]))
+    now = [Other(""), Remember(""), Remember(""), Remember("")]
+    learn(RunDirectory(tmp_path / "run", loggers=now))
+    assert [logger.found for logger in now] == ["c", "a", "b", None]
+
+
 class Noisy(torch.utils.data.Dataset[Any]):
     """Another sample each time that it is asked for one."""
 

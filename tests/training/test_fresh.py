@@ -214,6 +214,24 @@ def test_what_a_run_cannot_know_of_its_data_is_said_about_it(tmp_path: Path) -> 
         learn_pairs(1.0, {"contents": "second version"})
 
 
+@pytest.mark.parametrize(
+    ("about", "sentence"),
+    [
+        ({"seed": 5}, "about: the name 'seed' is reserved"),
+        ({"benchmark": "other"}, "about: the name 'benchmark' is reserved"),
+        ({"options": "second version"}, "about: experiment.options must be a table of names and values"),
+        ({"method": 3}, "about: experiment.method must be text"),
+    ],
+)
+def test_what_is_said_about_a_run_can_be_read_again_and_hides_nothing(
+    tmp_path: Path, about: dict[str, Any], sentence: str
+) -> None:
+    learner = cuber.FineTune(small.model())
+    with pytest.raises(CuberError, match=sentence):
+        cuber.learn(learner, small.stream(), **small.FAST, directory=tmp_path / "run", about=about)
+    assert not (tmp_path / "run" / "config.toml").exists()
+
+
 @pytest.mark.parametrize("changed", ["picture", "mean"])
 def test_other_pictures_of_the_same_number_are_told_apart(changed: str) -> None:
     def digest(images: np.ndarray, mean: float) -> str:

@@ -149,8 +149,6 @@ def grid(
         raise CuberError("--fresh needs the runs for itself, without --on and --join: choose another --out instead")
     if on is not None:
         out = os.path.abspath(out)  # other machines have other working directories
-        if options.get("data_dir"):
-            options["data_dir"] = os.path.abspath(options["data_dir"])
     recording = recording_of(options)
     for name in recording["log"]:
         make_logger(name, Path(out))  # its package may be missing
@@ -158,14 +156,13 @@ def grid(
     if device is not None:
         for name in device.split(","):
             check_name(name.strip())
-    if on == "slurm":
-        with_threads(cells, 1, threads)  # refuses what the array would refuse
-        submit_grid(context, Path(out), len(cells))
-        return
     cells = with_threads(cells, (jobs or 1) if on is None else os.cpu_count() or 1, threads)
     devices = find_devices(device) if device is not None and on is None else []
-    if device is not None and on is not None:  # workers find their own
-        cells = [dataclasses.replace(c, experiment=dataclasses.replace(c.experiment, device=device)) for c in cells]
+    if on is not None:  # workers find their own devices
+        cells = [for_workers(cell, device) for cell in cells]
+    if on == "slurm":
+        submit_grid(context, Path(out), cells)
+        return
     states = run_cells(
         cells,
         Path(out),
@@ -211,6 +208,14 @@ def with_threads(cells: list[Cell], jobs: int, threads: int | None = None) -> li
         for e in [cell.experiment]
         for chosen in [threads if threads is not None else e.threads or e.preset.threads or share]
     ]
+
+
+def for_workers(cell: Cell, device: str | None) -> Cell:
+    """Return a run as other machines can do it: with this device if one is given, and data where this one has them."""
+    experiment = cell.experiment
+    data_dir = experiment.data_dir and os.path.abspath(experiment.data_dir)
+    changed = dataclasses.replace(experiment, device=device or experiment.device, data_dir=data_dir)
+    return dataclasses.replace(cell, experiment=changed)
 
 
 def run_cells(
@@ -265,12 +270,12 @@ def run_cells(
     return {job.state for job in jobs_done}
 
 
-def submit_grid(context: typer.Context, out: Path, runs: int) -> None:
+def submit_grid(context: typer.Context, out: Path, cells: list[Cell]) -> None:
     """Submit the command of a grid to Slurm, as an array of ``cuber grid --join``."""
     from cuber.experiments.engines.slurm import submit_array
 
     given = {parameter.name: (parameter, context.params[parameter.name]) for parameter in context.command.params}
-    jobs, threads = given["jobs"][1], given["threads"][1]
+    jobs, threads = given["jobs"][1], max(cell.experiment.threads or 1 for cell in cells)
     if jobs is None:
         raise CuberError("--on slurm needs --jobs: the number of array tasks, which divide the runs")
     arguments: list[str] = []
@@ -283,9 +288,9 @@ def submit_grid(context: typer.Context, out: Path, runs: int) -> None:
         else:
             flag = parameter.opts[0]
             arguments += [flag] if value is True else [f"{flag}={one}" for one in values]
-    arguments += [f"--out={out}", f"--threads={threads or 1}", "--join"]
-    job = submit_array(["grid", *arguments], out, jobs, threads or 1)
-    print(f"submitted job {job} to Slurm: {jobs} array tasks for {runs} runs; their output is in {out}")
+    arguments += [f"--out={out}", f"--threads={threads}", "--join"]
+    job = submit_array(["grid", *arguments], out, jobs, threads)
+    print(f"submitted job {job} to Slurm: {jobs} array tasks for {len(cells)} runs; their output is in {out}")
 
 
 def _values(assignments: list[str]) -> dict[str, list[Any]]:

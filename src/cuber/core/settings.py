@@ -31,20 +31,23 @@ class Setting:
     per_layer: bool = False
     equivalent: bool = False
     """Whether all values give the same results up to rounding."""
+    above: bool = False
+    """Whether values must be above ``low``, which is then not allowed itself."""
 
-    def check(self, owner: str, name: str, value: Any, default: Any) -> None:
-        """Raise unless ``value`` is allowed."""
+    def check(self, name: str, value: Any, default: Any) -> None:
+        """Raise unless ``value`` is allowed; the type of ``default`` is that of the setting."""
         several = self.per_layer and isinstance(value, Mapping | Sequence) and not isinstance(value, str)
         for part in (value.values() if isinstance(value, Mapping) else value) if several else [value]:
             if not self._allows(part, default):
-                raise CuberError(f"{owner}: {name} must be {self.describe(default)}, not {short(part)}")
+                raise CuberError(f"{name} must be {self.describe(default)}, not {short(part)}")
 
     def _allows(self, value: Any, default: Any) -> bool:
         if self.choices:
             return value in self.choices
         if isinstance(default, bool):
             return isinstance(value, bool)
-        return is_number(value, whole=isinstance(default, int)) and self.low <= value <= self.high
+        inside = is_number(value, whole=isinstance(default, int)) and self.low <= value <= self.high
+        return inside and not (self.above and value == self.low)
 
     def describe(self, default: Any) -> str:
         """Describe allowed values, as in "a number from 0 to 1"."""
@@ -53,6 +56,8 @@ class Setting:
         if isinstance(default, bool):
             return "true or false"
         kind = "a whole number" if isinstance(default, int) else "a number"
+        if self.above:
+            return f"{kind} above {self.low:g}" + (f" and at most {self.high:g}" if math.isfinite(self.high) else "")
         if math.isfinite(self.low) and math.isfinite(self.high):
             return f"{kind} from {self.low:g} to {self.high:g}"
         return f"{kind} of at least {self.low:g}" if math.isfinite(self.low) else kind
@@ -64,7 +69,7 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
     Args:
         default: its type is the type of the setting.
         help: for ``cuber list``.
-        limits: ``low``, ``high``, ``choices``, ``per_layer``, ``equivalent``.
+        limits: ``low``, ``high``, ``choices``, ``per_layer``, ``equivalent``, ``above``.
 
     Returns:
         The field.
@@ -114,7 +119,7 @@ def check_values(method: type, values: Mapping[str, Any]) -> None:
         if name not in known:
             raise unknown(f"setting of {method.__name__}", name, known)
         default, allowed = known[name]
-        allowed.check(method.__name__, name, value, default)
+        allowed.check(f"{method.__name__}: {name}", value, default)
 
 
 def parse_settings(assignments: Sequence[str]) -> dict[str, str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from cuber.datasets.cache import load_cached
 from cuber.datasets.fetch import md5_of
@@ -44,6 +47,12 @@ class ImageDataset:
         mean = tuple(share * m for m in self.mean)
         squares = (share * (s * s + m * m) for m, s in zip(self.mean, self.std, strict=True))
         return mean, tuple((square - m * m) ** 0.5 for square, m in zip(squares, mean, strict=True))
+
+    def renumbered(self, classes: tuple[str, ...]) -> ImageDataset:
+        """Return the dataset with the same classes in another order."""
+        numbers = np.array([classes.index(name) for name in self.classes])
+        train, test = numbers[self.train_labels], numbers[self.test_labels]
+        return dataclasses.replace(self, classes=classes, train_labels=train, test_labels=test)
 
     def __repr__(self) -> str:
         counts = f"{len(self.train_images):,} train, {len(self.test_images):,} test"

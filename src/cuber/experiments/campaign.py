@@ -202,4 +202,6 @@ def part_done(cell: Cell) -> float:
     except CuberError:
         return 0.0
     learned, epoch = progress(cell.directory)
+    if cell.experiment.boundaries:  # any number of tasks may be found, with as many epochs as their samples make
+        learned, epoch = min(learned, tasks or 0), 0
     return (learned + epoch / cell.experiment.training().epochs) / tasks if tasks else 0.0

@@ -14,7 +14,7 @@ import torch
 from cuber import training
 from cuber.core.device import check_name, find_device
 from cuber.core.randomness import check_seed, derive, seeded
-from cuber.core.settings import Setting, check_values, is_number, settings_of, short
+from cuber.core.settings import Setting, check_values, settings_of, short
 from cuber.errors import CuberError, unknown
 from cuber.experiments.outside import find_benchmark
 from cuber.experiments.presets import BENCHMARKS, Benchmark, Protocol
@@ -97,8 +97,8 @@ class Experiment:
                 raise CuberError(f"{name} must be a table of names and values, not {short(getattr(self, name))}")
         for name, limits in NUMBERS.items():
             value = getattr(self, name)
-            if value is not None and not (is_number(value, whole=True) and limits.low <= value <= limits.high):
-                raise CuberError(f"{name} must be {limits.describe(0)}, not {short(value)}")
+            if value is not None:
+                limits.check(name, value, 0)
         if self.device is not None:
             check_name(self.device)
         if self.boundaries not in (None, "detect"):

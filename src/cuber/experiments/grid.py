@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +14,7 @@ from typing import Any
 from cuber.core.settings import settings_of, short
 from cuber.errors import CuberError
 from cuber.experiments.experiment import Experiment
-from cuber.runs.files import read_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from cuber.runs.files import read_toml
 
 MOST_SEEDS = 10_000
 SEVERAL = ("benchmarks", "methods", "seeds")
@@ -82,7 +76,7 @@ def read_grid(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> list
     A list in the table of settings is a list of values to try; if the values are lists, write a list of lists.
     """
     try:
-        given = tomllib.loads(read_text(Path(path)))
+        given = read_toml(Path(path))
     except OSError as error:
         raise CuberError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -16,14 +16,11 @@ def _check(name: str, loaded: Any) -> str | None:
         return f"has the name '{loaded.name}': give it that of its entry point"
     if not loaded.protocols:
         return "has no protocol"
-    for field, kind in (("stream", callable), ("network", callable), ("training", _is_training)):
-        if not kind(getattr(loaded, field)):
-            return f"has a {field} of type {type(getattr(loaded, field)).__name__}"
+    for field in ("stream", "network", "training"):
+        value = getattr(loaded, field)
+        if not (isinstance(value, TrainingConfig) if field == "training" else callable(value)):
+            return f"has a {field} of type {type(value).__name__}"
     return None
-
-
-def _is_training(value: Any) -> bool:
-    return isinstance(value, TrainingConfig)
 
 
 OUTSIDE = Plugins("benchmark", BENCHMARKS, _check)

@@ -49,11 +49,10 @@ def marks_of(report: Report) -> dict[str, Mark]:
     return marks
 
 
-def comparisons(group: Group, marks: Marks) -> Iterator[tuple[str, str, Figure]]:
-    """Name, title and figure for the figures that compare the variants of a group."""
+def comparisons(group: Group, marks: Marks, only: str | None = None) -> Iterator[tuple[str, str, Figure]]:
+    """Name, title and figure for the figures, or only that of one name, that compare the variants of a group."""
     for name, (draw, title) in FIGURES.items():
-        figure = draw(group, marks)
-        if figure is not None:
+        if only in (None, name) and (figure := draw(group, marks)) is not None:
             yield (
                 name,
                 title.format(metric=group.metric.name, Metric=group.metric.name[:1].upper() + group.metric.name[1:]),
@@ -65,12 +64,11 @@ def save_all(report: Report, directory: Path, only: str | None = None) -> list[P
     """Write every figure, or those of one name, as SVG and PNG: "split-digits_memory.svg"."""
     directory.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
+    marks = marks_of(report)
     with styled():
         for group in report.groups:
             title = re.sub(r"[^\w.=-]+", "-", group.title).strip("-.")[:60] or "unnamed"
-            for figure_name, _, figure in comparisons(group, marks_of(report)):
-                if only not in (None, figure_name):
-                    continue
+            for figure_name, _, figure in comparisons(group, marks, only):
                 taken = {path.stem for path in written}
                 names = (f"{title}_{figure_name}" + (f"_{n}" if n > 1 else "") for n in count(1))
                 written += save(figure, directory / next(name for name in names if name not in taken))

@@ -17,7 +17,7 @@ from cuber.runs.files import read_bytes, read_text, write_atomically
 from cuber.runs.lock import RefusedError
 from cuber.runs.serialize import flatten, unflatten
 
-FORMAT = 2
+FORMAT = 3
 """Raise it when the state of learners or trainers changes; other formats are refused, not converted."""
 KEPT = 2
 """The newest, and one more in case that the newest is damaged."""

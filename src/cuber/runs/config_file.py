@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,7 @@ from typing import Any
 from cuber.core.settings import short
 from cuber.errors import CuberError
 from cuber.runs import schema
-from cuber.runs.files import plain, read_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from cuber.runs.files import plain, read_toml
 
 CONFIG = "config.toml"
 MOST_SHOWN = 6
@@ -28,7 +22,7 @@ def read_config(directory: Path) -> dict[str, dict[str, Any]]:
     """Read the tables of ``directory/config.toml``; raise a CuberError if there are none."""
     path = directory / CONFIG
     try:
-        config = tomllib.loads(read_text(path))
+        config = read_toml(path)
         if not config:
             raise ValueError("it is empty")
         schema.CONFIG(config, "")

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -142,9 +143,9 @@ class RunDirectory:
         (self.path / ERROR).unlink(missing_ok=True)
         write_atomically(self.path / CONFIG, tomli_w.dumps(ready))
         self._opened = True
-        positions = state["loggers"] if state else []
-        for i, logger in enumerate(self.loggers):
-            logger.start(ready, positions[i] if i < len(positions) else None)
+        positions = state["loggers"] if state else {}
+        for name, logger in self._named_loggers():
+            logger.start(ready, positions.get(name))
         self.event("resumed" if state else "started", {})
         return None, state
 
@@ -158,7 +159,8 @@ class RunDirectory:
         """Write a checkpoint; if the disk is full, warn and continue."""
         self._check_lock()
         try:
-            self.checkpoints.save({**state, "loggers": [logger.position() for logger in self.loggers]})
+            positions = {name: logger.position() for name, logger in self._named_loggers()}
+            self.checkpoints.save({**state, "loggers": positions})
             self._previous.settle(keep_new=True)
         except OSError as error:
             message = f"cannot write a checkpoint to {self.path} ({error.strerror or error})"
@@ -178,6 +180,14 @@ class RunDirectory:
         """Send an event to all loggers."""
         for logger in self.loggers:
             logger.event(name, values)
+
+    def _named_loggers(self) -> Iterator[tuple[str, Logger]]:
+        """Name each logger by its class, so that a run may be resumed with others; several of a class are numbered."""
+        seen: Counter[str] = Counter()
+        for logger in self.loggers:
+            kind = type(logger).__qualname__
+            seen[kind] += 1
+            yield f"{kind} {seen[kind]}", logger
 
     def _is_lost(self) -> bool:
         return self._lock is not None and self._lock.is_lost

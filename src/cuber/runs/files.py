@@ -7,10 +7,16 @@ import errno
 import math
 import os
 import stat
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 LARGEST_TEXT = 2**28
 """Bytes of a text file that is read: a file of a run has far fewer."""
@@ -30,6 +36,11 @@ def read_bytes(path: Path, largest: int | None = None) -> bytes:
 def read_text(path: Path, errors: str = "strict") -> str:
     """Return the text of a file; raise an OSError for what is no file, or too large."""
     return read_bytes(path, LARGEST_TEXT).decode("utf-8", errors)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file; raise a ValueError if it is none."""
+    return tomllib.loads(read_text(path))
 
 
 def _without_waiting(path: str, flags: int) -> int:

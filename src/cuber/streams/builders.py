@@ -77,14 +77,17 @@ def stream_by_domains(
     >>> [task.name for task in stream_by_domains({"pens": pens, "scans": scans})]
     ['pens', 'scans']
     """
+    tasks = []
     for title, dataset in domains.items():
-        odd = sorted(set(dataset.classes) ^ set(next(iter(domains.values())).classes))
-        if shared_head and odd:
-            raise CuberError(
-                f"{title} has other classes than {next(iter(domains))}, first '{odd[0]}', so they cannot share a head; "
-                "pass shared_head=False"
-            )
-    tasks = [make_task(title, dataset) for title, dataset in domains.items()]
+        if shared_head:
+            classes = next(iter(domains.values())).classes
+            if odd := sorted(set(dataset.classes) ^ set(classes)):
+                raise CuberError(
+                    f"{title} has other classes than {next(iter(domains))}, first '{odd[0]}', so they cannot share a "
+                    "head; pass shared_head=False"
+                )
+            dataset = dataset.renumbered(classes)  # two datasets may have the same classes in different orders
+        tasks.append(make_task(title, dataset))
     stream = Stream(name, tasks, shared_head=shared_head)
     return stream.split(held_out, seed) if held_out else stream
 
@@ -156,6 +159,8 @@ def make_task(
     train = _class_split(dataset.train_images, dataset.train_labels, classes, transform)
     test = _class_split(dataset.test_images, dataset.test_labels, classes, transform)
     known = set(_digests(test))
+    if not len(train):
+        raise CuberError(f"task '{name}': there are no training images of its classes")
     copies = torch.tensor([digest in known for digest in _digests(train)])
     if copies.all():
         raise CuberError(f"task '{name}': every training image is also a test image; give it others to test with")

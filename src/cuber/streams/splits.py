@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -162,8 +162,10 @@ def as_split(data: Data, where: str, *, labeled: bool = True) -> Split:
     """Convert data to a split and check it; ``where`` starts every error message. Not ``labeled``: with any targets."""
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
-    if isinstance(data, Split):
-        split: Split = data
+    if isinstance(data, DatasetSplit):
+        split: Split = replace(data)  # its task will say how many classes it has
+    elif isinstance(data, Split):
+        split = data
     elif isinstance(data, Dataset):
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             raise CuberError(f"{where}: the Dataset has no length; give one that can be indexed")

@@ -81,7 +81,8 @@ class Task(WithSettings):
     def shrink(self, train: int | None, test: int | None, generator: torch.Generator) -> Task:
         """Return the task with fewer samples.
 
-        The validation split shrinks by the same factor as the training split, but keeps one sample per class.
+        The validation split shrinks by the same factor as the training split, but keeps as many samples as there are
+        classes, or more.
 
         Args:
             train: Largest number of training samples; None: all.

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cuber.core.randomness import check_seed, derive, seeded
+    from cuber.core.randomness import check_seed, derive
     from cuber.runs.directory import RunDirectory, Stopped
     from cuber.runs.result import Epoch, Result, UnwrittenResultError
     from cuber.training.config import TrainingConfig
@@ -27,7 +27,6 @@ __all__ = [
     "derive",
     "evaluate",
     "learn",
-    "seeded",
 ]
 
 # Imported on first use: cuber.training.config must not import torch, and only TheoryRecorder needs cuber.theory.
@@ -38,7 +37,7 @@ _MODULES = {
     "cuber.training.config": ("TrainingConfig",),
     "cuber.training.evaluation": ("evaluate",),
     "cuber.training.learning": ("learn",),
-    "cuber.core.randomness": ("check_seed", "derive", "seeded"),
+    "cuber.core.randomness": ("check_seed", "derive"),
     "cuber.training.theory_recorder": ("TheoryRecorder",),
 }
 

@@ -6,12 +6,11 @@ texts from :class:`TrainingConfig`. This module must not import torch, because `
 
 from __future__ import annotations
 
-import math
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
-from cuber.core.settings import Setting, is_number, setting, short
-from cuber.errors import CuberError, unknown
+from cuber.core.settings import Setting, setting
+from cuber.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,11 @@ class TrainingConfig:
     """
 
     epochs: int = setting(MISSING, "Epochs per task, at most.", low=1)
-    lr: float = setting(MISSING, "Learning rate.", low=0, high=1e38)
+    lr: float = setting(MISSING, "Learning rate.", low=0, high=1e38, above=True)
     batch_size: int = setting(64, "Samples per training step.", low=1)
     patience: int | None = setting(None, "Epochs without gain before lr falls.", low=0)
-    factor: float = setting(2.0, "Divisor of lr when patience runs out.", low=1)
-    floor: float = setting(1e-5, "A task ends when lr falls below it.", low=0)
+    factor: float = setting(2.0, "Divisor of lr when patience runs out.", low=1, above=True)
+    floor: float = setting(1e-5, "A task ends when lr falls below it.", low=0, above=True)
     evaluation_batch_size: int = setting(256, "Samples per batch in evaluation.", low=1)
     precision: str = setting(
         "float32",
@@ -39,8 +38,10 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name, (kind, _, limits) in training_options().items():
             value = getattr(self, name)
+            if limits.choices and value not in limits.choices:
+                raise unknown(name, str(value), limits.choices)
             if value is not None or name != "patience":
-                _check(name, value, kind, limits)
+                limits.check(name, value, kind())
         if self.patience == 0:
             object.__setattr__(self, "patience", None)
 
@@ -52,19 +53,3 @@ def training_options() -> dict[str, tuple[type, Any, Setting]]:
         field.name: ((get_args(types[field.name]) or (types[field.name],))[0], field.default, field.metadata["setting"])
         for field in fields(TrainingConfig)
     }
-
-
-def _check(name: str, value: Any, kind: type, limits: Setting) -> None:
-    """Raise a CuberError unless a value is of its kind and within its limits, which floats must exceed."""
-    if limits.choices:
-        if value not in limits.choices:
-            raise unknown(name, str(value), limits.choices)
-    elif kind is bool:
-        if not isinstance(value, bool):
-            raise CuberError(f"{name} must be true or false, not {short(value)}")
-    elif kind is int:
-        if not is_number(value, whole=True) or value < limits.low:
-            raise CuberError(f"{name} must be a whole number of at least {limits.low}, not {short(value)}")
-    elif not is_number(value) or not limits.low < value <= limits.high:
-        highest = f" and at most {limits.high:g}" if math.isfinite(limits.high) else ""
-        raise CuberError(f"{name} must be a number above {limits.low}{highest}, not {short(value)}")

@@ -25,7 +25,8 @@ from cuber.errors import CuberError
 from cuber.methods import method_name
 from cuber.metrics import Measure
 from cuber.networks.heads import heads_of
-from cuber.runs.config_file import Config
+from cuber.runs import schema
+from cuber.runs.config_file import Config, ready_for_toml
 from cuber.runs.result import Result
 from cuber.streams import Stream
 from cuber.streams.splits import DatasetSplit
@@ -97,16 +98,21 @@ def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> C
     names = ("device", "threads", "processes", "parameters", "architecture")
     decisive = {name: machine.pop(name) for name in names if name in machine}
     decisive["contents"] = contents(stream)
-    if taken := sorted(about.keys() & decisive.keys()):
-        raise CuberError(f"about: the name '{taken[0]}' is reserved: choose another")
     run = {name: getattr(result, name) for name in ("benchmark", "method", "seed")}
-    return {
-        "experiment": {**run, **about, **decisive},
+    if taken := sorted(about.keys() & {*decisive, *run} - {"method"}):
+        raise CuberError(f"about: the name '{taken[0]}' is reserved: choose another")
+    config = {
+        "experiment": {**about, **run, **decisive},
         "training": result.training,
         "settings": result.settings,
         "stream": {"tasks": result.tasks, "notes": result.notes},
         "machine": machine,
     }
+    try:
+        schema.CONFIG(ready_for_toml(config), "")
+    except ValueError as error:
+        raise CuberError(f"about: {error}") from error
+    return config
 
 
 def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:

@@ -222,7 +222,7 @@ class DetectingTrainer(TaskLoop):
 
     def _pause(self) -> None:
         self._stop_if_asked()
-        epochs = len(self.history) if self.history and self.step == 0 else None
+        epochs = len(self.history) if self.learner.task is not None and self.step == 0 else None
         if self._directory is not None and self._directory.due(epochs):
             self._save()
 

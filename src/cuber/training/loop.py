@@ -147,7 +147,7 @@ class TaskLoop(ABC):
         for view, row in rows.items():
             getattr(self.result, VIEWS[view]).append(row)
         for logger in self._directory.loggers if self._directory else ():
-            logger.evaluation(self.learner.tasks - 1, rows["told"])
+            logger.evaluation(sum(accuracy is not None for accuracy in rows["told"]) - 1, rows["told"])
 
     def _test_orders(self) -> None:
         if normalized_by_batch(self.learner.model):

@@ -12,8 +12,8 @@ from cuber.metrics import Measure
 class ProgressEvent:
     """Progress of a run: sent every 100 steps, after each epoch, and at the end of a task.
 
-    Where the boundaries of tasks are detected, an epoch is 1,000 samples, or ``delay`` batches if these are more, and
-    nothing is sent within one.
+    Where the boundaries of tasks are detected, it is sent after 1,000 samples, or ``delay`` batches if these are more;
+    ``epoch`` is then the share of the stream that was seen, and ``epochs`` is 1.
     """
 
     task: int | None
