@@ -203,7 +203,8 @@ def test_adding_a_layer_type(backend: str) -> None:
         torch.manual_seed(0)
         module = scope["Pointwise"](5, 3)
         x = torch.randn(4, 5, 7)
-        layer = ProtectedLayer("layer", [module], scope["PointwiseRule"], backend)
+        layer = ProtectedLayer("layer", [module], scope["PointwiseRule"])
+        layer.use_backend(backend)
         rows = layer.vectors(module, x) @ layer.matrix().mT
         assert torch.allclose(rows, scope["PointwiseRule"].outputs(module, module(x)), atol=1e-6)
 

@@ -36,7 +36,9 @@ class LayerCase:
 def protected(module: nn.Module, backend: str = "fast") -> ProtectedLayer:
     rule = rule_for(module)
     assert rule is not None
-    return ProtectedLayer("layer", [module], rule, backend)
+    layer = ProtectedLayer("layer", [module], rule)
+    layer.use_backend(backend)
+    return layer
 
 
 def _convolutions() -> list[LayerCase]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cuber import CUBER, GPM, TRGP, CuberError, FineTune, LoRA, SoftCUBER, Stream, Task
+from cuber import CUBER, GPM, TRGP, CuberError, CuberWarning, FineTune, LoRA, SoftCUBER, Stream, Task
 from cuber import learn as run
 from cuber.core.settings import settings_of
 from tests.loops import OPTIMIZERS, learn, logits, loss_fn, sgd, train
@@ -232,3 +232,31 @@ def test_half_precision_weights_do_not_round_the_average_away() -> None:
 def test_only_methods_whose_mean_is_admissible_have_it() -> None:
     """The mean of two products of factors is not the product of their means: LoRA has no ``ema``."""
     assert {kind for kind in (*METHODS, LoRA, FineTune) if "ema" in settings_of(kind)} == set(METHODS)
+
+
+def test_a_state_of_between_tasks_has_no_average_of_the_task_that_was_left() -> None:
+    learner = learner_of(GPM)
+    learn(learner, loader_of(0))
+    weights, state = copy.deepcopy(learner.model.state_dict()), copy.deepcopy(learner.state_dict())
+    x = loader_of(0)[0][0]
+    expected = logits(learner, 0, x)
+    learner.begin_task(loader_of(1), loss_fn)
+    train(learner, learner.wrap(sgd(learner.parameters())), loader_of(1))
+    learner.model.load_state_dict(weights)
+    learner.load_state_dict(state)
+    assert torch.equal(logits(learner, 0, x), expected)
+    assert torch.equal(learner.export(0)(x), expected)
+
+
+def test_a_learner_without_an_average_does_not_keep_that_of_a_loaded_state() -> None:
+    averaging, learner = learner_of(GPM), learner_of(GPM, ema=0.0)
+    averaging.begin_task(loader_of(0), loss_fn)
+    train(averaging, averaging.wrap(sgd(averaging.parameters())), loader_of(0), end_epochs=False)
+    learner.model.load_state_dict(averaging.model.state_dict())
+    with pytest.warns(CuberWarning, match="ema=1.0"):
+        learner.load_state_dict(averaging.state_dict())
+    learner.resume_task(loss_fn)
+    train(learner, learner.wrap(sgd(learner.parameters())), loader_of(0), epochs=3)
+    last = trained_values(learner)
+    learner.end_task(loader_of(0))
+    assert all(torch.equal(value, last[name]) for name, value in trained_values(learner).items())

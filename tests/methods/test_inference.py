@@ -281,3 +281,73 @@ def test_bad_use_is_explained_in_one_sentence() -> None:
     learner.detach()
     with pytest.raises(CuberError, match="detached"):
         learner.infer_task(x)
+
+
+class WithGain(nn.Module):
+    """A model whose second argument must be given, and a third may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = MLP(8, 16, 3)
+
+    def forward(self, x: Tensor, gain: float, hidden: Tensor | None = None) -> Tensor:
+        return gain * self.net(x)
+
+
+def test_arguments_of_a_call_reach_the_model_as_they_were_given() -> None:
+    learner = cuber.GPM(WithGain(), forward=lambda model, batch: loss_fn(model(batch[0], gain=1.0), batch[1]))
+    learn(learner, [loader(0), loader(1)])
+    x, tasks = mixed([loader(0), loader(1)])
+    with learner.as_task("infer") as model, torch.no_grad():
+        outputs = [model(x, gain=1.0), model(x, 1.0, None), model(x=x, gain=1.0), model(x, 1.0, hidden=None)]
+    assert all(torch.equal(output, outputs[0]) for output in outputs)
+    assert torch.equal(learner.predict((x, 1.0)).output, outputs[0])
+    assert torch.equal(learner.infer_task({"x": x, "gain": 1.0}).probabilities.argmax(1), tasks)
+
+
+class MaskedMean(nn.Module):
+    """Sequences whose padded positions count for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        weights = attention_mask.unsqueeze(2)
+        return self.last((self.first(x).relu() * weights).sum(1) / weights.sum(1))
+
+
+def padded(task: int) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(task)
+    x = 0.3 * torch.randn(16, 6, 8, generator=generator) + task
+    x[:, 3:] = 9.0
+    mask = (torch.arange(6) < 3).float().expand(16, 6)
+    return [{"x": x, "attention_mask": mask, "y": torch.randint(3, (16,), generator=generator)}] * 2
+
+
+@pytest.mark.parametrize("mask", [None, lambda batch: batch["attention_mask"] > 0], ids=["default", "own"])
+def test_a_mask_counts_however_it_is_given(mask: Any) -> None:
+    def forward(model: nn.Module, batch: Any) -> Tensor:
+        return loss_fn(model(batch["x"], attention_mask=batch["attention_mask"]), batch["y"])
+
+    learner = cuber.GPM(MaskedMean(), forward=forward, **({} if mask is None else {"mask": mask}))
+    learn(learner, [padded(0), padded(1)])  # type: ignore[list-item]
+    inputs = {name: padded(1)[0][name] for name in ("x", "attention_mask")}
+    assert bool((learner.infer_task(inputs).probabilities[:, 1] > 0.9).all())
+    with learner.as_task(1) as model, torch.no_grad():
+        expected = model(**inputs)
+    with learner.as_task("infer") as model, torch.no_grad():
+        torch.testing.assert_close(model(**inputs), expected)
+        if mask is None:
+            torch.testing.assert_close(model(inputs["x"], attention_mask=inputs["attention_mask"]), expected)
+
+
+def test_a_mask_of_the_first_input_is_shown_the_same_by_every_way_to_infer() -> None:
+    model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 3), nn.Flatten(), nn.Linear(18, 3))
+    learner = cuber.GPM(model, mask=lambda batch: batch[0].abs().sum(2) < 50)
+    learn(learner, [[(batch["x"], batch["y"]) for batch in padded(task)] for task in range(2)])
+    x = padded(1)[0]["x"]
+    with learner.as_task("infer"), torch.no_grad():
+        torch.testing.assert_close(model(x), learner.predict(x).output)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuber import CUBER, GPM, TRGP, FineTune
+from cuber import CUBER, GPM, OWM, TRGP, FineTune, SoftCUBER
 from cuber.core.state import nbytes
 from tests.loops import learn, loss_fn
 from tests.models import CASES
@@ -129,3 +129,28 @@ def test_regimes_are_kept_per_task_per_layer_and_per_old_task() -> None:
             assert regime.number in (2, 3)
             assert 0 <= regime.ratio <= 1 + 1e-6
             assert -1 <= regime.cosine <= 1
+
+
+def test_batches_whose_loss_needs_no_gradient_are_counted() -> None:
+    """As where every sample of a batch is masked."""
+
+    def mean(masked: Any) -> dict[str, torch.Tensor]:
+        def forward(model: Any, batch: Any) -> torch.Tensor:
+            loss = loss_fn(model(batch[0]), batch[1])
+            return masked(loss) if batch[0] is loader[0][0] else loss
+
+        learner = CUBER(CASES["mlp"].model(), forward=forward)
+        learner.begin_task(loader)
+        return learner.mean_gradients(loader)
+
+    loader = CASES["mlp"].loader(0)
+    without, with_zero = mean(lambda loss: torch.zeros(())), mean(lambda loss: 0 * loss)
+    for name, gradient in with_zero.items():
+        torch.testing.assert_close(without[name], gradient)
+
+
+@pytest.mark.parametrize("kind", [SoftCUBER, OWM])
+def test_what_belongs_to_a_task_is_dropped_when_it_ends(kind: type) -> None:
+    learner = after(kind, 2)
+    for name in ("start", "old_gradients", "pulls", "projectors"):
+        assert not getattr(learner, name, None)

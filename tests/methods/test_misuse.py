@@ -47,15 +47,20 @@ def test_a_step_inside_an_autocast_protects_all_the_same(make: Any) -> None:
     assert watch.moved() > 1e-3
 
 
-@pytest.mark.parametrize("verb", ["begin_task", "end_task", "load_state_dict"])
+@pytest.mark.parametrize("verb", ["begin_task", "end_epoch", "end_task", "load_state_dict"])
 def test_tasks_do_not_begin_or_end_while_another_is_shown(verb: str) -> None:
     learner = learned()
-    if verb == "end_task":
+    if verb.startswith("end"):
         learner.begin_task(CASE.loader(2), loss_fn)
         train(learner, learner.wrap(torch.optim.SGD(learner.parameters(), lr=0.1)), CASE.loader(2))
-    argument = learner.state_dict() if verb == "load_state_dict" else CASE.loader(2)
+    arguments = {
+        "begin_task": (CASE.loader(2), loss_fn),
+        "end_epoch": (),
+        "end_task": (CASE.loader(2),),
+        "load_state_dict": (learner.state_dict(),),
+    }
     with learner.as_task(0), pytest.raises(CuberError, match=f"{verb} inside as_task"):
-        getattr(learner, verb)(argument, *([loss_fn] if verb == "begin_task" else []))
+        getattr(learner, verb)(*arguments[verb])
     if verb == "end_task":
         learner.end_task(CASE.loader(2))
     assert learner.tasks == 2 + (verb == "end_task")

@@ -317,3 +317,17 @@ def test_the_penalty_acts_on_gradients_that_closures_compute_for_each_optimizer(
         return float((model.weight.detach() - before).norm())
 
     assert weight_moved(lam=2.0) < 0.5 * weight_moved(lam=0.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_demotes_nothing(value: float) -> None:
+    """A GradScaler skips such a step of a fused optimizer inside of it, after the hooks."""
+    learner = learner_of(check="step")
+    learn(learner, task_on(0, 1))
+    optimizer = begin(learner, task_on(0, 1, seed=1))
+    before = numbers(learner)
+    assert before == {0: 3}
+    layer = next(iter(learner.layers.values()))
+    layer.parameter.grad = torch.full_like(layer.parameter, value)
+    learner.before_step(optimizer)
+    assert numbers(learner) == before

@@ -151,3 +151,15 @@ def test_what_tasks_read_is_the_union_of_what_each_reads() -> None:
         each = torch.stack([memory.columns_read([task]) for task in range(4)])
         assert torch.equal(memory.columns_read(range(4)), each.any(0))
         assert not memory.columns_read([]).any()
+
+
+def test_a_sketched_layer_whose_inputs_are_all_zero_ends_its_task() -> None:
+    model = nn.Sequential(nn.Linear(8, 12, bias=False), nn.ReLU(), nn.Linear(12, 3, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(-model[0].weight.abs())
+    learner = GPM(model, sketch="always")
+    loader = [(x.abs(), y) for x, y in CASE.loader(0)]
+    learn(learner, loader)
+    learn(learner, loader)
+    assert learner.tasks == 2
+    assert learner.memory["2"].size == 0

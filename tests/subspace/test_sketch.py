@@ -140,17 +140,6 @@ def test_zeros_own_nothing_and_inputs_that_are_not_finite_show_in_the_energy() -
     assert not sketch_of(vectors, rank=1).energy < float("inf")
 
 
-def test_gram_matrices_of_two_halves_merge() -> None:
-    vectors = low_rank(6, 20, 6, seed=0)
-    for cut in (0, 3, 10, 17, 20):
-        one, other = Gram(6), Gram(6)
-        one.add(vectors[:cut])
-        other.add(vectors[cut:])
-        one.merge(other)
-        assert one.count == 20
-        assert torch.allclose(one.matrix, vectors.T @ vectors)
-
-
 def test_inside_an_autocast_it_computes_in_full_precision() -> None:
     vectors, basis = falling(64, 300), random_basis(64, 5).float()
     outside = sketch_of(vectors, 16, basis)

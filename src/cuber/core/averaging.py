@@ -39,7 +39,6 @@ class AveragedWeights(Method):
         super().__post_init__()
 
     def try_sample(self) -> None:
-        self.averages, self.averaged_steps = {}, 0
         if self.ema and self.steps_per_epoch is None:
             raise CuberError(
                 "ema is a number of epochs, but the loader does not say how many batches it has: "
@@ -65,7 +64,7 @@ class AveragedWeights(Method):
     @contextmanager
     def weights_to_keep(self) -> Iterator[None]:
         """While open, the model has the averages for weights."""
-        if not self.averages:
+        if not self.ema or not self.averages:
             yield
             return
         before = [(tensor, tensor.detach().clone()) for _, tensor in self._averaged_tensors()]
@@ -79,7 +78,7 @@ class AveragedWeights(Method):
 
     def observe_task(self, loader: Iterable[Batch]) -> None:
         """Keep the averages: from here on they are the weights."""
-        if self.averages:
+        if self.ema and self.averages:
             self._put_averages()
             distributed.average_(self.normalization.buffers())
             self.on_weights_restored()
@@ -89,6 +88,10 @@ class AveragedWeights(Method):
         """Begin a new average."""
         self.averages, self.averaged_steps = {}, 0
         super().on_weights_restored()
+
+    def on_task_left(self) -> None:
+        self.averages, self.averaged_steps = {}, 0
+        super().on_task_left()
 
     @torch.no_grad()
     def _put_averages(self) -> None:

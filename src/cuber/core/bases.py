@@ -137,7 +137,7 @@ class InputBases(InputDensities):
         """Add the subspace of the present task to the pool of a layer."""
         threshold, variance = self.threshold_of(name), self.variance_of(name)
         share = self.memory[name].add_task(gram, threshold, variance)
-        if not isinstance(gram, Sketch) or name in self._fell_short:
+        if not isinstance(gram, Sketch) or not gram.energy or name in self._fell_short:
             return
         wanted = held_share(gram, threshold, variance)
         if share < wanted:

@@ -31,6 +31,7 @@ def mean_gradients(learner: LayerwiseMethod, loader: Iterable[Batch]) -> dict[st
         weights = [tensor for of_layer in tensors.values() for tensor in of_layer]
         for batch in loader:
             samples = batches.size(batch)
+            count += samples
             loss = learner.try_loss(batch, "batches") * samples
             if not bool(loss.isfinite()):
                 raise CuberError(
@@ -44,7 +45,6 @@ def mean_gradients(learner: LayerwiseMethod, loader: Iterable[Batch]) -> dict[st
                 if gradient is not None:
                     gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
                     totals[weight] = totals[weight] + gradient if weight in totals else gradient
-            count += samples
     if distributed.is_active():
         like = [w.to(torch.promote_types(w.dtype, torch.float32)) for w in weights]
         sums = distributed.sum_present([totals.get(w) for w in weights], like)

@@ -68,17 +68,25 @@ class Call(NamedTuple):
     @classmethod
     def of(cls, x: Any) -> Call:
         """Return the call of a model on a tensor, a tuple of arguments, or a mapping of named ones."""
+        if isinstance(x, Call):
+            return x
         if isinstance(x, Mapping):
             return cls((), dict(x))
         return cls(tuple(x) if isinstance(x, list | tuple) else (x,), {})
+
+    @property
+    def inputs(self) -> Any:
+        """The arguments as a loader yields them: a tensor, a tuple, or a mapping of named ones; else the call."""
+        if self.named:
+            return self if self.arguments else self.named
+        return self.arguments[0] if len(self.arguments) == 1 else self.arguments
 
     def run(self, model: nn.Module) -> Any:
         return model(*self.arguments, **self.named)
 
     def part(self, rows: Tensor) -> Call:
         """Return the call with some of the samples."""
-        arguments, named = batches.map_samples([list(self.arguments), self.named], lambda tensor: tensor[rows])
-        return Call(tuple(arguments), named)
+        return batches.map_samples((self,), lambda tensor: tensor[rows])[0]
 
 
 class TaskInference:
@@ -225,7 +233,7 @@ def inferring(learner: Any, truth: int | None = None) -> Iterator[nn.Module]:
             if learner.views > views:  # a task is shown inside the block
                 return model.forward(*arguments, **named)
             call = Call(arguments, named)
-            tasks = learner.infer_task(named if named and not arguments else arguments).probabilities.argmax(1)
+            tasks = learner.infer_task(call).probabilities.argmax(1)
             output = answer(learner, call, tasks)
             return output if truth is None or not learner.heads else with_wrong_class(output, tasks != truth)
         finally:

@@ -56,20 +56,20 @@ class InputDensities(MaskedInputs):
         found: list[Tensor] = []
         with showing(self, 0), evaluation_mode(self.model):
             for batch, *_ in batches.rounds(loader, SAMPLES):
-                own = None if batch is None else self._describe(lambda: self.loss(batch), batch)  # noqa: B023
+                own = None if batch is None else self._describe(lambda: self.loss(batch), batch, batches.size(batch))  # noqa: B023
                 found += [part for part in distributed.gather(batches.sendable(own)) if part is not None]
         same = [part.to(self.device) for part in found if part.shape[1] == found[0].shape[1]]
         described = torch.cat(same)[:SAMPLES] if same else None
         return described if described is not None and bool(described.isfinite().all()) else None
 
-    def _describe(self, call: Callable[[], Any], batch: Batch) -> Tensor | None:
+    def _describe(self, call: Callable[[], Any], batch: Batch, samples: int) -> Tensor | None:
         """Return the description of each sample at the first layer that a call reaches, at whose input the call ends.
 
         The first call decides which layer it is.
         """
         layer = self.densities.layer
         layers = [self.layers[layer]] if layer in self.layers else self.layers.values() if not layer else []
-        found = first_input(layers, call, batches.size(batch), self.real_positions(batch))
+        found = first_input(layers, call, samples, self.real_positions(batch))
         if found is None:
             return None
         self.densities.layer = found.layer
@@ -84,7 +84,9 @@ class InputDensities(MaskedInputs):
         call = Call.of(batches.to(x, self.device))
         explained = batches.explained("infer_task: the model cannot take these samples")
         with torch.no_grad(), showing(self, 0), evaluation_mode(self.model), explained:
-            described = self._describe(lambda: call.run(self.model), (x, None))
+            inputs = call.inputs
+            batch = inputs if self.forward is not None and isinstance(inputs, dict) else (inputs, None)
+            described = self._describe(lambda: call.run(self.model), batch, batches.size((call,)))
         if described is None:
             raise CuberError(
                 f"infer_task: layer '{self.densities.layer}', the first protected one, does not see a vector, sequence "

@@ -14,7 +14,6 @@ from cuber.core.batches import Batch
 from cuber.core.coverage import FATES, few, warn_of_frozen
 from cuber.core.gradients import mean_gradients
 from cuber.core.learner import Method
-from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.per_task import norm_parameters_setting, vectors
 from cuber.core.rows import HeldRows, RowMemory
 from cuber.core.settings import setting
@@ -68,7 +67,7 @@ class LayerwiseMethod(Method):
         """Layer name -> layer."""
         self.row_memory = RowMemory()
         """The embeddings, and the rows of them that old tasks need."""
-        self.optimizers = OptimizerHooks(self, rows=self.row_memory)
+        self.optimizers.rows = self.row_memory
         self.uncovered_parameters: dict[str, str] = {}
         """Trained parameters that no rule covers, with the reason."""
         self.bypassed: set[str] = set()

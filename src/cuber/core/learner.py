@@ -171,6 +171,7 @@ class Method(TaskInference, TrainingHooks, WithSettings):
     def end_epoch(self) -> None:
         """Call after each pass over the task's training data."""
         require_task(self, "end_epoch")
+        require_attached(self, "end_epoch")
         self.optimizers.require_any("end_epoch")
         self.epoch += 1
         self.optimizers.forget_pending()

@@ -44,16 +44,14 @@ class OptimizerHooks:
 
     Args:
         method: whose methods are called.
-        layers: whose constraints hold whatever the optimizers do.
-        rows: of embeddings, which hold whatever the optimizers do.
     """
 
-    def __init__(
-        self, method: Method, layers: dict[str, ProtectedLayer] | None = None, rows: RowMemory | None = None
-    ) -> None:
+    def __init__(self, method: Method) -> None:
         self._method = method
-        self._layers = layers or {}
-        self._rows = rows or RowMemory()
+        self.layers: dict[str, ProtectedLayer] = {}
+        """Layers whose constraints hold whatever the optimizers do."""
+        self.rows = RowMemory()
+        """Rows of embeddings, which hold whatever the optimizers do."""
         self.steps = 0
         """In the present task."""
         self._acts: set[str] = set()
@@ -82,9 +80,9 @@ class OptimizerHooks:
         self._acts = {name for name in ("on_step_begin", "before_step", "after_step") if self._method.overrides(name)}
         if distributed.is_active():
             self._unchecked.add(id(optimizer))
-        acts = "before_step" in self._acts or self._rows.held or distributed.is_active()
+        acts = "before_step" in self._acts or self.rows.held or distributed.is_active()
         handles.append(optimizer.register_step_pre_hook(self._before if acts else self._warn_of_view))
-        if self._layers or self._rows.held or "after_step" in self._acts:
+        if self.layers or self.rows.held or "after_step" in self._acts:
             handles.append(optimizer.register_step_post_hook(self._after))
         self._handles[optimizer] = handles
 
@@ -149,12 +147,12 @@ class OptimizerHooks:
     def restore_protected(self, *, only_drifted: bool = False) -> None:
         """Move weights back along protected directions: Adam and decay leave them, and rounding adds up."""
         with full_precision(self._method.device):
-            for layer in self._layers.values():
+            for layer in self.layers.values():
                 if layer.constraint is None or not layer.constraint.projector.rank or not layer.may_change:
                     continue
                 if not only_drifted or layer.backend.has_drifted():
                     layer.backend.restore_protected()
-        self._rows.restore()  # of weights that are embeddings too
+        self.rows.restore()  # of weights that are embeddings too
 
     def forget_pending(self) -> None:
         """Expect all optimizers to see new gradients."""
@@ -181,7 +179,7 @@ class OptimizerHooks:
             _unscale(optimizer)
             with full_precision(_device_of(optimizer)), _minimized(optimizer):
                 self._method.before_step(optimizer)
-                self._rows.mask_gradients()
+                self.rows.mask_gradients()
             return None
 
         # The gradients appear inside the step (LBFGS evaluates the closure many times): act there.
@@ -194,7 +192,7 @@ class OptimizerHooks:
             self.forget_pending()
             with full_precision(_device_of(optimizer)), _minimized(optimizer):
                 self._method.before_step(optimizer)
-                self._rows.mask_gradients()
+                self.rows.mask_gradients()
                 added = self._method.added_loss(optimizer)
             if added is None or loss is None:
                 return loss
@@ -218,16 +216,16 @@ class OptimizerHooks:
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         self.steps += 1
         with full_precision(_device_of(optimizer)):
-            plain = is_plain_sgd(optimizer, self._layers.values())
+            plain = is_plain_sgd(optimizer, self.layers.values())
             lr = float(optimizer.param_groups[0]["lr"]) if plain else None
-            for layer in self._layers.values():
+            for layer in self.layers.values():
                 layer.backend.after_step(lr)
             due = self.steps % STEPS_TO_RESTORE == 0
-            if self._layers and (due or not plain):
+            if self.layers and (due or not plain):
                 self.restore_protected(only_drifted=not due)
             if "after_step" in self._acts:
                 self._method.after_step(optimizer)
-            self._rows.restore()
+            self.rows.restore()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}, "_pending": {}}  # hooks stay with the optimizers of the original

@@ -18,7 +18,6 @@ from cuber.core import distributed
 from cuber.core.bases import InputBases
 from cuber.core.layerwise import LayerwiseMethod
 from cuber.core.misuse import require_task
-from cuber.core.optimizer_hooks import OptimizerHooks
 from cuber.core.settings import setting
 from cuber.errors import CuberError, CuberWarning
 from cuber.layers import BACKENDS, ProtectedLayer
@@ -63,7 +62,7 @@ class PooledMethod(InputBases):
         self.scalings: dict[str, Scaling] = {}
         """Layer name -> the scaling that the present task learns."""
         super().__post_init__()
-        self.optimizers = OptimizerHooks(self, self.layers, self.row_memory)
+        self.optimizers.layers = self.layers
 
     def make_layer(self, layer: ProtectedLayer) -> ProtectedLayer:
         layer.use_backend(self.backend)

@@ -9,10 +9,9 @@ from cuber.layers import attention, convolution, linear, recurrent
 from cuber.layers.attached import strip
 from cuber.layers.composite import CompositeRule, Part, Weights
 from cuber.layers.gates import Gate, Wiring, find_gated_modules, strip_gates
-from cuber.layers.model import Freezer, claim, evaluation_mode, release
+from cuber.layers.model import evaluation_mode
 from cuber.layers.normalization import (
     Normalization,
-    Statistics,
     constant_statistics,
     has_layer_norm,
     normalized_by_batch,
@@ -28,13 +27,11 @@ __all__ = [
     "BACKENDS",
     "RULES",
     "CompositeRule",
-    "Freezer",
     "Gate",
     "Normalization",
     "Part",
     "ProtectedLayer",
     "Rule",
-    "Statistics",
     "Table",
     "Use",
     "UsedRows",
@@ -42,7 +39,6 @@ __all__ = [
     "Wiring",
     "attached",
     "attention",
-    "claim",
     "constant_statistics",
     "convolution",
     "evaluation_mode",
@@ -54,7 +50,6 @@ __all__ = [
     "observed_norms",
     "recurrent",
     "register",
-    "release",
     "sample_gradients",
     "scan",
     "strip",

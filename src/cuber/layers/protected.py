@@ -33,7 +33,6 @@ class ProtectedLayer:
         name: of the first module.
         modules: all modules with this weight.
         rule: how their type computes.
-        backend: "fast", or "plain" for formulas without shortcuts.
         weight: the name of the weight in the modules.
         bias: the name of its bias there; None: it has none of its own.
         hosts: for each module, the one whose forward pass computes the layer (default: the module itself).
@@ -47,7 +46,6 @@ class ProtectedLayer:
         name: str,
         modules: list[nn.Module],
         rule: type[Rule],
-        backend: str = "fast",
         weight: str = "weight",
         bias: str | None = "bias",
         hosts: list[nn.Module] | None = None,
@@ -65,10 +63,10 @@ class ProtectedLayer:
         self._constraint: Constraint | None = None
         self._constrained: nn.Parameter | None = None
         self.observer: Observer | None = None
-        self.use_backend(backend)
+        self.use_backend("fast")
 
     def use_backend(self, name: str) -> None:
-        """Compute by the back end of this name."""
+        """Compute with shortcuts ("fast"), or by the formulas as printed ("plain")."""
         self.backend = BACKENDS[name](self)
 
     # What a task sets

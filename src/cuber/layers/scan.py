@@ -105,8 +105,8 @@ def scan(model: nn.Module, exempt: Iterable[nn.Parameter] = ()) -> Scan:
 
 def _layer(uses: list[Use], places: dict[Use, Place]) -> ProtectedLayer:
     first, hosts = places[uses[0]], [places[use].host for use in uses]
-    attributes = uses[0].name, first.bias
-    return ProtectedLayer(first.layer, [use.module for use in uses], first.rule, "fast", *attributes, hosts)
+    modules = [use.module for use in uses]
+    return ProtectedLayer(first.layer, modules, first.rule, uses[0].name, first.bias, hosts)
 
 
 def _places(model: nn.Module) -> Iterator[tuple[Use, Place]]:
@@ -144,7 +144,7 @@ def _parametrized(
         elif any(len(uses.get(key, [])) != 1 for key in keys):
             reason = "parametrized, with originals that are frozen or tied"
         elif not (reason := obstacle(use.module, use.name)):
-            layer = ParametrizedLayer(place.layer, [use.module], place.rule, "plain", use.name, place.bias)
+            layer = ParametrizedLayer(place.layer, [use.module], place.rule, use.name, place.bias)
         found |= dict.fromkeys(keys, (layer, reason))
     return found
 

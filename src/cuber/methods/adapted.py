@@ -23,9 +23,8 @@ from cuber.layers import ProtectedLayer
 from cuber.layers.adapters import Adapters, Ranks, adaptable, has_adapters, merge_adapters, require_peft
 from cuber.layers.attached import has_fused_kernels
 from cuber.layers.rule import rule_for
-from cuber.methods.adapter_coverage import adapter_coverage
 from cuber.methods.cuber import SubspaceMethod
-from cuber.networks.heads import HeadCopies, heads_of, keep_selected_copies
+from cuber.networks.heads import HeadCopies, head_parameters, heads_of, keep_selected_copies
 
 OUTPUT_LAYERS = ("classifier", "score")
 """What Hugging Face's classifiers call their output layer."""
@@ -162,10 +161,22 @@ class AdapterMethod(SubspaceMethod):
 
     def coverage(self) -> Coverage:
         """Return what becomes of the parameters: adapters are trained, the weights of the model never are."""
-        ups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+        trained = {False: 0, True: 0}
         for name, ranks in self.ranks.items():
-            ups[is_private(name)] += [self.adapters.up(name, layer) for layer in ranks]
-        return adapter_coverage(self.model, self.freezer, ups[False], ups[True], self.adapters.parameters())
+            trained[is_private(name)] += sum(self.adapters.up(name, layer).numel() for layer in ranks)
+        heads, frozen = set(head_parameters(self.model)), set(self.freezer.names())
+        added = heads.union(self.adapters.parameters())
+        base = {name: p for name, p in self.model.named_parameters() if p not in added}
+        by_user = [name for name, p in base.items() if not p.requires_grad and name not in frozen]
+        layers = [name.replace(".base_layer.", ".").rpartition(".")[0] or name for name in by_user]
+        return Coverage(
+            protected=trained[False],
+            per_task=trained[True],
+            unprotected={},
+            heads=sum(p.numel() for p in heads),
+            frozen_by_user=tuple(dict.fromkeys(layers)),
+            frozen=sum(p.numel() for name, p in base.items() if name in frozen),
+        )
 
     # Saving and loading
 

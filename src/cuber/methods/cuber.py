@@ -110,7 +110,8 @@ class SubspaceMethod(PooledMethod):
     def demote(self, layer: ProtectedLayer, gradient: Tensor) -> None:
         """Move old tasks that disagree with ``gradient`` to regime 2 for the rest of the task."""
         memory, improving = self.memory[layer.name], self.memory[layer.name].in_regime(BACKWARD_TRANSFER)
-        demoted = [task for task in improving if not self.is_positive(memory.cosine(task, gradient))]
+        # The gradient of a step that a GradScaler skips is not finite, and demotes nothing.
+        demoted = [task for task in improving if (memory.cosine(task, gradient) or 0.0) < self.eps2]
         for task in demoted:  # in the middle of an epoch, the present one is not counted yet
             memory.regimes[-1][task].demote(self.epoch + (self.check == "step"))
         if demoted:

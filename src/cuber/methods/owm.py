@@ -89,6 +89,10 @@ class OWM(FilteredUpdates, MaskedInputs):
             projector = torch.cholesky_inverse(torch.linalg.cholesky(inverse))
             self.projectors[name] = projector.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
 
+    def on_task_left(self) -> None:
+        self.projectors = {}
+        super().on_task_left()
+
     def filter_update(self, layer: ProtectedLayer, change: Tensor) -> Tensor:
         """Multiply by P."""
         projector = self.projectors.get(layer.name)

@@ -77,7 +77,6 @@ class SoftCUBER(AveragedWeights, FilteredUpdates, SubspaceMethod):
     def on_task_begin(self) -> None:
         """Choose the tasks to reuse, and filter every layer's updates."""
         self.start = {name: layer.matrix().detach().clone() for name, layer in self.layers.items()}
-        self.old_gradients, self.pulls, self.ages = {}, {}, {}
         SubspaceMethod.on_task_begin(self)
 
     def protected_columns(self, name: str, *, at_start: bool = False) -> Tensor:
@@ -135,6 +134,10 @@ class SoftCUBER(AveragedWeights, FilteredUpdates, SubspaceMethod):
     def on_weights_restored(self) -> None:
         self.ages = {}
         super().on_weights_restored()
+
+    def on_task_left(self) -> None:
+        self.start, self.old_gradients, self.pulls, self.ages = {}, {}, {}, {}
+        super().on_task_left()
 
     def on_task_end(self, loader: Iterable[Batch]) -> None:
         """Expand the models at the new weights, and add the task to them; remember its subspace and scalings."""

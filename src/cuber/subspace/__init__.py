@@ -7,7 +7,7 @@ orthonormal columns.
 from cuber.subspace.change import Calibration, ChangeTest, TwoSidedTest, log_bets, log_odds_against
 from cuber.subspace.constraint import Anchor, Constraint, Projector, coordinates
 from cuber.subspace.density import Density
-from cuber.subspace.gram import NUMBERS_AT_ONCE, WIDE, Gram, complement
+from cuber.subspace.gram import WIDE, Gram, complement
 from cuber.subspace.memory import (
     BACKWARD_TRANSFER,
     FORWARD_TRANSFER,
@@ -30,7 +30,6 @@ __all__ = [
     "BACKWARD_TRANSFER",
     "FORWARD_TRANSFER",
     "NO_FORGETTING",
-    "NUMBERS_AT_ONCE",
     "WIDE",
     "Anchor",
     "Calibration",

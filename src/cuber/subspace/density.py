@@ -26,7 +26,7 @@ CONSTANT = 1e-12
 
 @dataclass
 class Density:
-    """A normal distribution in d dimensions, ``N(mean, F F' + diag(noise))``, of which no d x d matrix is formed.
+    """A normal distribution in d dimensions, ``N(mean, F F' + diag(noise))``, of which no d x d matrix is kept.
 
     The columns of F are the first principal directions of the vectors, times their standard deviations. The noise is
     what these leave of the variance, coordinate by coordinate: inputs that are constant in a task, such as the border

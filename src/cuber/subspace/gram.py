@@ -79,18 +79,6 @@ class Gram:
             self._matrix = self.matrix
             self._vectors = []
 
-    def merge(self, other: Gram) -> None:
-        """Add all vectors that another one has seen."""
-        before = self.count
-        self.count, self.sum = before + other.count, other.sum + self.sum
-        self.precision = max(self.precision, other.precision)
-        if other._matrix is None:
-            for vectors in other._vectors:
-                self._add(vectors)
-            return
-        self._matrix = self.matrix + other._matrix if before else other._matrix.clone()
-        self._vectors = []
-
     @property
     def vectors(self) -> Tensor:
         """The vectors themselves, m x d, while they are fewer than dimensions."""

@@ -59,9 +59,8 @@ class Sketch(Gram):
             self.inside += along.double().T @ along.double()
             self._append(torch.cat([torch.addmm(vectors, along, basis.T, alpha=-1), along], dim=1))
 
-    def merge(self, other: Gram) -> None:
+    def merge(self, other: Sketch) -> None:
         """Add all vectors that another sketch, outside the same basis, has seen."""
-        assert isinstance(other, Sketch)
         self.count, self.sum = self.count + other.count, torch.as_tensor(other.sum).to(self.inside) + self.sum
         self.precision = max(self.precision, other.precision)
         self._energy += other.energy
