@@ -154,3 +154,21 @@ def test_what_belongs_to_a_task_is_dropped_when_it_ends(kind: type) -> None:
     learner = after(kind, 2)
     for name in ("start", "old_gradients", "pulls", "projectors"):
         assert not getattr(learner, name, None)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_with_dropout_are_those_of_a_training_step(training: bool) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 20), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(20, 3))
+    loader = CASES["mlp"].loader(0)[:1]
+    learner = GPM(model)
+    learner.begin_task(loader, loss_fn)
+    model.train()
+    torch.manual_seed(1)
+    expected = torch.autograd.grad(loss_fn(model(loader[0][0]), loader[0][1]), model[3].weight)[0]
+    model.train(training)
+    torch.manual_seed(1)
+    found, without = learner.mean_gradients(loader, dropout=True), learner.mean_gradients(loader)
+    torch.testing.assert_close(found["3"][:, :-1], expected)
+    assert not torch.allclose(without["3"], found["3"])
+    assert all(module.training == training for module in model.modules())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cuber.core.layerwise import LayerwiseMethod
 
 
-def mean_gradients(learner: LayerwiseMethod, loader: Iterable[Batch]) -> dict[str, Tensor]:
+def mean_gradients(learner: LayerwiseMethod, loader: Iterable[Batch], *, dropout: bool) -> dict[str, Tensor]:
     """Return the gradients of :meth:`LayerwiseMethod.mean_gradients`."""
     layers = [layer for layer in learner.layers.values() if layer.requires_grad]
     totals: dict[Tensor, Tensor] = {}
@@ -26,7 +26,7 @@ def mean_gradients(learner: LayerwiseMethod, loader: Iterable[Batch]) -> dict[st
     if not layers:
         return {}
     torch.clear_autocast_cache()  # inside an autocast, torch 2.8 keeps weights that were cast without gradients
-    with evaluation_mode(learner.model), torch.enable_grad(), parametrize.cached():
+    with evaluation_mode(learner.model, dropout=dropout), torch.enable_grad(), parametrize.cached():
         tensors = {layer: layer.tensors for layer in layers}
         weights = [tensor for of_layer in tensors.values() for tensor in of_layer]
         for batch in loader:

@@ -129,18 +129,19 @@ class LayerwiseMethod(Method):
         for layer in self.layers.values():
             layer.detach()
 
-    def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
+    def mean_gradients(self, loader: Iterable[Batch], *, dropout: bool = False) -> dict[str, Tensor]:
         """Return the gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches.
 
         Of several processes each has its own loader, and all get the mean over the samples of all.
 
         Args:
             loader: the data.
+            dropout: whether dropout drops, as in training.
 
         Returns:
             Layer name -> gradient, out x d.
         """
-        return mean_gradients(self, loader)
+        return mean_gradients(self, loader, dropout=dropout)
 
     def for_layer(self, setting: str, name: str) -> Any:
         """Return the value of a per-layer setting (one for all layers, a list, or a table by name) for one layer.

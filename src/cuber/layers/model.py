@@ -18,6 +18,8 @@ _learners: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Any]] = weakref.Weak
 _FROZEN = "_frozen_by_cuber"
 """Attribute of a model that names the parameters which its learner has frozen; copies of the model have it too."""
 
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
 
 def claim(model: nn.Module, learner: object) -> None:
     """Register a learner for every module of a model; raise if another learner has one of them."""
@@ -98,15 +100,22 @@ class Freezer:
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """While open, the model is in evaluation mode; then every module has the mode that it had."""
-    training = [module for module in model.modules() if module.training]
+def evaluation_mode(model: nn.Module, *, dropout: bool = False) -> Iterator[None]:
+    """While open, the model is in evaluation mode; then every module has the mode that it had.
+
+    Args:
+        model: the model.
+        dropout: whether its dropout modules are in training mode all the same.
+    """
+    before = {module: module.training for module in model.modules()}
     model.eval()
+    for module in before if dropout else ():
+        module.training |= isinstance(module, DROPOUT)
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in before.items():
+            module.training = training
 
 
 @contextmanager

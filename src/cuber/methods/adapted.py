@@ -96,13 +96,13 @@ class AdapterMethod(SubspaceMethod):
         """peft's view of the model, for its ``save_pretrained``; None before the first task."""
         return self.adapters.peft_model
 
-    def mean_gradients(self, loader: Iterable[Batch]) -> dict[str, Tensor]:
+    def mean_gradients(self, loader: Iterable[Batch], *, dropout: bool = False) -> dict[str, Tensor]:
         """Return gradients of the frozen weights, by which the regimes are decided."""
         weights = [layer.parameter for layer in self.layers.values()]
         try:
             for weight in weights:
                 weight.requires_grad_(True)
-            return super().mean_gradients(loader)
+            return super().mean_gradients(loader, dropout=dropout)
         finally:
             for weight in weights:
                 weight.requires_grad_(False)

@@ -142,7 +142,7 @@ class SoftCUBER(AveragedWeights, FilteredUpdates, SubspaceMethod):
     def on_task_end(self, loader: Iterable[Batch]) -> None:
         """Expand the models at the new weights, and add the task to them; remember its subspace and scalings."""
         self.require_trained("end_task")
-        gradients = self.mean_gradients(loader)
+        gradients = self.mean_gradients(loader, dropout=True)  # the loss that was trained, and has ended near a minimum
         moments = {name: gram.matrix for name, gram in self.input_grams(loader, self.moment_samples).items()}
         for name in self.scalings.keys() & moments.keys():
             moments[name] = self.scalings[name].read_moments(moments[name])
