@@ -60,7 +60,7 @@ def test_the_limits_themselves_are_allowed() -> None:
 def test_every_default_fits_its_own_setting_and_shows_in_repr(kind: Any) -> None:
     text = repr(kind(CASE.model()))
     for name, (default, what) in settings_of(kind).items():
-        what.check(kind.__name__, name, default, default)
+        what.check(name, default, default)
         assert f"{name}={default!r}" in text
         assert what.help
 
