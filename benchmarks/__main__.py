@@ -46,25 +46,28 @@ def main() -> None:
     chosen = options.only.split(",") if options.only else [part for part in PARTS if part not in ON_REQUEST]
     if unknown := [part for part in chosen if part not in PARTS]:
         parser.error(f"there is no part '{unknown[0]}': choose from {', '.join(PARTS)}")
-    last = json.loads(COMMITTED.read_text())["figures"] if COMMITTED.exists() else []
-    before = {figure["name"]: figure["value"] for figure in last}
+    committed = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else {"figures": [], "machine": machine()}
+    is_same_machine = committed["machine"] == machine()
+    if options.save and options.only and not is_same_machine:
+        parser.error("--save without --only first: the figures of the other parts are of another machine")
+    last = {figure["name"]: figure for figure in committed["figures"]}
     print(f"{'':66}{'measured':>11}{'wanted':>11}{'':>10}{'last':>9}")
     figures: list[Figure] = []
     for part in chosen:
         torch.set_num_threads(1)
         for figure in PARTS[part].measure(options.quick):
             figures.append(figure)
-            print(_line(figure, before.get(figure.name)), flush=True)
+            print(_line(figure, last.get(figure.name, {}).get("value")), flush=True)
     measured = {figure.name: figure.to_json() for figure in figures}
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(to_json(measured))
+    options.json.write_text(document(measured))
     if options.save:  # parts that were not measured keep their last figures
-        COMMITTED.write_text(to_json({figure["name"]: figure for figure in last} | measured))
+        COMMITTED.write_text(document((last if is_same_machine else {}) | measured))
     missed = sum(figure.reached is False for figure in figures)
     print(f"{missed} of {sum(figure.reached is not None for figure in figures)} missed; figures in {options.json}")
 
 
-def to_json(figures: dict[str, Any]) -> str:
+def document(figures: dict[str, Any]) -> str:
     return json.dumps({"machine": machine(), "figures": list(figures.values())}, indent=1) + "\n"
 
 

@@ -98,6 +98,8 @@ def test_other_machines_find_the_data_of_a_grid_file(tmp_path: Path, monkeypatch
     there = for_workers(cell, "cuda:1").experiment
     assert (there.data_dir, there.device) == (str(tmp_path / "data"), "cuda:1")
     assert for_workers(cell, None).experiment.device == "cpu"
+    (cell,) = grid("runs", ["split-digits"], ["gpm"], [0], data_dir="~/data")
+    assert for_workers(cell, None).experiment.data_dir == os.path.expanduser("~/data")
 
 
 def test_slurm_runs_the_same_grid_in_an_array(

@@ -284,12 +284,11 @@ def test_bad_use_is_explained_in_one_sentence() -> None:
 
 
 class WithGain(nn.Module):
-    """A model whose second argument must be given, and a third may be."""
+    """A model with a head per task whose second argument must be given, and a third may be."""
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        self.net = MLP(8, 16, 3)
+        self.net = heads(3, 3)
 
     def forward(self, x: Tensor, gain: float, hidden: Tensor | None = None) -> Tensor:
         return gain * self.net(x)
@@ -299,55 +298,74 @@ def test_arguments_of_a_call_reach_the_model_as_they_were_given() -> None:
     learner = cuber.GPM(WithGain(), forward=lambda model, batch: loss_fn(model(batch[0], gain=1.0), batch[1]))
     learn(learner, [loader(0), loader(1)])
     x, tasks = mixed([loader(0), loader(1)])
+    with learner.as_task(0) as model, torch.no_grad():
+        expected = model(x, 1.0)
+    with learner.as_task(1) as model, torch.no_grad():
+        expected[tasks == 1] = model(x, 1.0)[tasks == 1]
     with learner.as_task("infer") as model, torch.no_grad():
         outputs = [model(x, gain=1.0), model(x, 1.0, None), model(x=x, gain=1.0), model(x, 1.0, hidden=None)]
-    assert all(torch.equal(output, outputs[0]) for output in outputs)
-    assert torch.equal(learner.predict((x, 1.0)).output, outputs[0])
-    assert torch.equal(learner.infer_task({"x": x, "gain": 1.0}).probabilities.argmax(1), tasks)
+    for output in [*outputs, learner.predict((x, 1.0)).output, learner.predict({"x": x, "gain": 1.0}).output]:
+        torch.testing.assert_close(output, expected)
 
 
 class MaskedMean(nn.Module):
-    """Sequences whose padded positions count for nothing."""
+    """Sequences whose padded positions count for nothing, and a head per task."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 3)
+        self.first, self.last = nn.Linear(8, 12), MultiHead(nn.Identity(), 12, [3, 3])
 
     def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         weights = attention_mask.unsqueeze(2)
         return self.last((self.first(x).relu() * weights).sum(1) / weights.sum(1))
 
 
-def padded(task: int) -> list[dict[str, Tensor]]:
+def padded(task: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Sequences of a task whose padding is like the other task's inputs, and the labels."""
     generator = torch.Generator().manual_seed(task)
     x = 0.3 * torch.randn(16, 6, 8, generator=generator) + task
-    x[:, 3:] = 9.0
+    x[:, 3:] = 1 - task
     mask = (torch.arange(6) < 3).float().expand(16, 6)
-    return [{"x": x, "attention_mask": mask, "y": torch.randint(3, (16,), generator=generator)}] * 2
+    return {"x": x, "attention_mask": mask}, torch.randint(3, (16,), generator=generator)
 
 
-@pytest.mark.parametrize("mask", [None, lambda batch: batch["attention_mask"] > 0], ids=["default", "own"])
-def test_a_mask_counts_however_it_is_given(mask: Any) -> None:
+FORMS: dict[str, tuple[Any, Any]] = {
+    "a mapping with its targets": (lambda x, y: x | {"y": y}, lambda batch: batch["attention_mask"] > 0),
+    "a mapping beside its targets": (lambda x, y: (x, y), lambda batch: batch[0]["attention_mask"] > 0),
+    "a tuple": (lambda x, y: (x["x"], x["attention_mask"], y), lambda batch: batch[1] > 0),
+}
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_mask_counts_in_every_form_of_batch_and_call(form: str, own: bool) -> None:
+    make, mask = FORMS[form]
+    if form == "a tuple" and not own:
+        mask = lambda batch: batch[1]  # noqa: E731  # by default a tuple has no mask
+
     def forward(model: nn.Module, batch: Any) -> Tensor:
-        return loss_fn(model(batch["x"], attention_mask=batch["attention_mask"]), batch["y"])
+        if isinstance(batch, dict):
+            return loss_fn(model(batch["x"], batch["attention_mask"]), batch["y"])
+        *x, y = batch
+        return loss_fn(model(**x[0]) if isinstance(x[0], dict) else model(*x), y)
 
-    learner = cuber.GPM(MaskedMean(), forward=forward, **({} if mask is None else {"mask": mask}))
-    learn(learner, [padded(0), padded(1)])  # type: ignore[list-item]
-    inputs = {name: padded(1)[0][name] for name in ("x", "attention_mask")}
-    assert bool((learner.infer_task(inputs).probabilities[:, 1] > 0.9).all())
+    given = {"mask": mask} if own or form == "a tuple" else {}
+    learner = cuber.GPM(MaskedMean(), forward=forward, **given)
+    learn(learner, [[make(*padded(task))] * 2 for task in range(2)])  # type: ignore[list-item]
+    inputs, _ = padded(1)
+    x, attention_mask = inputs.values()
+    for samples in (inputs, (x, attention_mask)):
+        assert bool((learner.infer_task(samples).probabilities[:, 1] > 0.9).all())
     with learner.as_task(1) as model, torch.no_grad():
         expected = model(**inputs)
     with learner.as_task("infer") as model, torch.no_grad():
-        torch.testing.assert_close(model(**inputs), expected)
-        if mask is None:
-            torch.testing.assert_close(model(inputs["x"], attention_mask=inputs["attention_mask"]), expected)
+        for output in (model(**inputs), model(x, attention_mask), model(x, attention_mask=attention_mask)):
+            torch.testing.assert_close(output, expected)
 
 
-def test_a_mask_of_the_first_input_is_shown_the_same_by_every_way_to_infer() -> None:
-    model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 3), nn.Flatten(), nn.Linear(18, 3))
-    learner = cuber.GPM(model, mask=lambda batch: batch[0].abs().sum(2) < 50)
-    learn(learner, [[(batch["x"], batch["y"]) for batch in padded(task)] for task in range(2)])
-    x = padded(1)[0]["x"]
-    with learner.as_task("infer"), torch.no_grad():
-        torch.testing.assert_close(model(x), learner.predict(x).output)
+def test_what_a_mask_says_wrongly_is_told_in_the_form_that_it_can_take() -> None:
+    learner = learn(cuber.GPM(heads(3, 3), mask=None), [loader(0), loader(1)])
+    learner.mask = lambda batch: batch[0][:, 0]
+    with pytest.raises(CuberError, match=r"mask must be a tensor of samples x positions, .*has shape \(40,\)"):
+        learner.infer_task(loader(0)[0][0])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 import torch
 
-from cuber import CUBER, GPM, OWM, TRGP, FineTune, SoftCUBER
+from cuber import CUBER, GPM, OWM, TRGP, CuberError, FineTune, SoftCUBER
 from cuber.core.state import nbytes
 from tests.loops import learn, loss_fn
 from tests.models import CASES
@@ -154,21 +155,43 @@ def test_what_belongs_to_a_task_is_dropped_when_it_ends(kind: type) -> None:
     learner = after(kind, 2)
     for name in ("start", "old_gradients", "pulls", "projectors"):
         assert not getattr(learner, name, None)
+    if kind is SoftCUBER:
+        with pytest.raises(CuberError, match="moved"):
+            learner.moved(learner.layers["layers.0"])
+
+
+class WithAttention(torch.nn.Module):
+    """Attention that drops by the mode of its own module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.last = torch.nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.unsqueeze(1) * torch.eye(8)
+        return self.last(self.attention(tokens, tokens, tokens)[0].mean(1))
+
+
+def dropping() -> torch.nn.Module:
+    names = torch.nn.Linear(8, 20), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(20, 3)
+    return torch.nn.Sequential(OrderedDict(zip(("first", "relu", "dropout", "last"), names, strict=True)))
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_gradients_with_dropout_are_those_of_a_training_step(training: bool) -> None:
+@pytest.mark.parametrize("make", [dropping, WithAttention])
+def test_gradients_with_dropout_are_those_of_a_training_step(make: Any, training: bool) -> None:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 20), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(20, 3))
+    model = make()
     loader = CASES["mlp"].loader(0)[:1]
     learner = GPM(model)
     learner.begin_task(loader, loss_fn)
     model.train()
     torch.manual_seed(1)
-    expected = torch.autograd.grad(loss_fn(model(loader[0][0]), loader[0][1]), model[3].weight)[0]
+    expected = torch.autograd.grad(loss_fn(model(loader[0][0]), loader[0][1]), model.last.weight)[0]
     model.train(training)
     torch.manual_seed(1)
     found, without = learner.mean_gradients(loader, dropout=True), learner.mean_gradients(loader)
-    torch.testing.assert_close(found["3"][:, :-1], expected)
-    assert not torch.allclose(without["3"], found["3"])
+    torch.testing.assert_close(found["last"][:, :-1], expected)
+    assert not torch.allclose(without["last"], found["last"])
     assert all(module.training == training for module in model.modules())

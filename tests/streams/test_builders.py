@@ -59,6 +59,14 @@ def test_domains_with_classes_in_different_orders_have_the_same_labels() -> None
     assert torch.equal(together[1].train.y, 4 - apart[1].train.y)
 
 
+def test_classes_of_one_name_are_kept_apart_or_refused() -> None:
+    twice = dataclasses.replace(made(), classes=("p", "p", "q", "r", "s"))
+    assert len(stream_by_domains({"one": twice, "two": twice})[0].train.y.unique()) == 5
+    other = dataclasses.replace(made(), classes=("s", "r", "q", "p", "p"))
+    with pytest.raises(CuberError, match="two: two classes have the same name"):
+        stream_by_domains({"one": twice, "two": other})
+
+
 def test_classes_without_training_images_are_one_sentence() -> None:
     dataset = made(2, names="pq")
     tested_only = dataclasses.replace(dataset, train_labels=np.zeros_like(dataset.train_labels))

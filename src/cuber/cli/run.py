@@ -213,7 +213,7 @@ def with_threads(cells: list[Cell], jobs: int, threads: int | None = None) -> li
 def for_workers(cell: Cell, device: str | None) -> Cell:
     """Return a run as other machines can do it: with this device if one is given, and data where this one has them."""
     experiment = cell.experiment
-    data_dir = experiment.data_dir and os.path.abspath(experiment.data_dir)
+    data_dir = experiment.data_dir and os.path.abspath(os.path.expanduser(experiment.data_dir))
     changed = dataclasses.replace(experiment, device=device or experiment.device, data_dir=data_dir)
     return dataclasses.replace(cell, experiment=changed)
 

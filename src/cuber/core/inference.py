@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,12 +75,13 @@ class Call(NamedTuple):
             return cls((), dict(x))
         return cls(tuple(x) if isinstance(x, list | tuple) else (x,), {})
 
-    @property
-    def inputs(self) -> Any:
-        """The arguments as a loader yields them: a tensor, a tuple, or a mapping of named ones; else the call."""
-        if self.named:
-            return self if self.arguments else self.named
-        return self.arguments[0] if len(self.arguments) == 1 else self.arguments
+    def as_batches(self, model: nn.Module) -> list[Any]:
+        """Return the call in each form in which a loader may yield it: a mapping, inputs and targets, or both."""
+        parameters = inspect.signature(type(model).forward).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD][1:]
+        numbered = dict(enumerate(self.arguments[len(names) :]))  # those of a model that takes any number
+        mapping = dict(zip(names, self.arguments, strict=False)) | numbered | self.named
+        return [mapping, (mapping, None), (*mapping.values(), None)]
 
     def run(self, model: nn.Module) -> Any:
         return model(*self.arguments, **self.named)

@@ -56,24 +56,41 @@ class InputDensities(MaskedInputs):
         found: list[Tensor] = []
         with showing(self, 0), evaluation_mode(self.model):
             for batch, *_ in batches.rounds(loader, SAMPLES):
-                own = None if batch is None else self._describe(lambda: self.loss(batch), batch, batches.size(batch))  # noqa: B023
+                own = None if batch is None else self._describe(lambda: self.loss(batch), [batch])  # noqa: B023
                 found += [part for part in distributed.gather(batches.sendable(own)) if part is not None]
         same = [part.to(self.device) for part in found if part.shape[1] == found[0].shape[1]]
         described = torch.cat(same)[:SAMPLES] if same else None
         return described if described is not None and bool(described.isfinite().all()) else None
 
-    def _describe(self, call: Callable[[], Any], batch: Batch, samples: int) -> Tensor | None:
+    def _describe(self, call: Callable[[], Any], forms: list[Batch]) -> Tensor | None:
         """Return the description of each sample at the first layer that a call reaches, at whose input the call ends.
 
         The first call decides which layer it is.
+
+        Args:
+            call: a part of whose forward pass is made.
+            forms: the batch that it is about, in each form that the learner's mask may take.
         """
         layer = self.densities.layer
         layers = [self.layers[layer]] if layer in self.layers else self.layers.values() if not layer else []
-        found = first_input(layers, call, samples, self.real_positions(batch))
+        found = first_input(layers, call, batches.size(forms[0]), self._real_positions(forms))
         if found is None:
             return None
         self.densities.layer = found.layer
         return found.vectors
+
+    def _real_positions(self, forms: list[Batch]) -> Tensor | None:
+        """Return what the mask says of the first form of a batch that it can take and says anything of."""
+        errors = []
+        for batch in forms:
+            try:
+                if (real := self.real_positions(batch)) is not None:
+                    return real
+            except CuberError as error:
+                errors.append(error)
+        if len(errors) < len(forms):
+            return None
+        raise next((error for error in errors if error.__cause__ is None), errors[0])  # a wrong answer before none
 
     def describe_inputs(self, x: Any) -> Tensor:
         """Return the vector of each sample whose densities are compared, n x D, from a part of a forward pass.
@@ -84,9 +101,7 @@ class InputDensities(MaskedInputs):
         call = Call.of(batches.to(x, self.device))
         explained = batches.explained("infer_task: the model cannot take these samples")
         with torch.no_grad(), showing(self, 0), evaluation_mode(self.model), explained:
-            inputs = call.inputs
-            batch = inputs if self.forward is not None and isinstance(inputs, dict) else (inputs, None)
-            described = self._describe(lambda: call.run(self.model), batch, batches.size((call,)))
+            described = self._describe(lambda: call.run(self.model), call.as_batches(self.model))
         if described is None:
             raise CuberError(
                 f"infer_task: layer '{self.densities.layer}', the first protected one, does not see a vector, sequence "

@@ -130,13 +130,14 @@ class LayerwiseMethod(Method):
             layer.detach()
 
     def mean_gradients(self, loader: Iterable[Batch], *, dropout: bool = False) -> dict[str, Tensor]:
-        """Return the gradient of the mean loss over all samples, in evaluation mode, for the layers that it reaches.
+        """Return the gradient of the mean loss over all samples for the layers that it reaches.
 
-        Of several processes each has its own loader, and all get the mean over the samples of all.
+        The model is in evaluation mode, but for dropout if that is asked for. Of several processes each has its own
+        loader, and all get the mean over the samples of all.
 
         Args:
             loader: the data.
-            dropout: whether dropout drops, as in training.
+            dropout: whether torch's modules with dropout drop, as in training.
 
         Returns:
             Layer name -> gradient, out x d.

@@ -18,7 +18,11 @@ _learners: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Any]] = weakref.Weak
 _FROZEN = "_frozen_by_cuber"
 """Attribute of a model that names the parameters which its learner has frozen; copies of the model have it too."""
 
-DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+DROPOUT = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
+    *(nn.MultiheadAttention, nn.RNNBase),
+)
+"""Modules whose mode decides whether they drop, and nothing else."""
 
 
 def claim(model: nn.Module, learner: object) -> None:
@@ -105,7 +109,7 @@ def evaluation_mode(model: nn.Module, *, dropout: bool = False) -> Iterator[None
 
     Args:
         model: the model.
-        dropout: whether its dropout modules are in training mode all the same.
+        dropout: whether torch's modules with dropout drop all the same, also those that are held in evaluation mode.
     """
     before = {module: module.training for module in model.modules()}
     model.eval()

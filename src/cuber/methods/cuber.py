@@ -110,8 +110,9 @@ class SubspaceMethod(PooledMethod):
     def demote(self, layer: ProtectedLayer, gradient: Tensor) -> None:
         """Move old tasks that disagree with ``gradient`` to regime 2 for the rest of the task."""
         memory, improving = self.memory[layer.name], self.memory[layer.name].in_regime(BACKWARD_TRANSFER)
-        # The gradient of a step that a GradScaler skips is not finite, and demotes nothing.
-        demoted = [task for task in improving if (memory.cosine(task, gradient) or 0.0) < self.eps2]
+        cosines = {task: memory.cosine(task, gradient) for task in improving}
+        # NaN: the gradient of a step that a GradScaler skips is not finite.
+        demoted = [task for task, cosine in cosines.items() if cosine == cosine and not self.is_positive(cosine)]
         for task in demoted:  # in the middle of an epoch, the present one is not counted yet
             memory.regimes[-1][task].demote(self.epoch + (self.check == "step"))
         if demoted:

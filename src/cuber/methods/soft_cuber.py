@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from cuber.core.averaging import AveragedWeights
 from cuber.core.batches import Batch
 from cuber.core.layerwise import LayerwiseMethod
+from cuber.core.misuse import require_task
 from cuber.core.settings import setting
 from cuber.core.update_filter import FilteredUpdates
 from cuber.layers import ProtectedLayer
@@ -95,6 +96,7 @@ class SoftCUBER(AveragedWeights, FilteredUpdates, SubspaceMethod):
 
     def moved(self, layer: ProtectedLayer) -> Tensor:
         """Return D, how far a weight has moved in the present task."""
+        require_task(self, "moved")
         return layer.matrix().detach() - self.start[layer.name]
 
     def before_step(self, optimizer: Optimizer) -> None:

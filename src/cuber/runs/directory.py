@@ -185,7 +185,7 @@ class RunDirectory:
         """Name each logger by its class, so that a run may be resumed with others; several of a class are numbered."""
         seen: Counter[str] = Counter()
         for logger in self.loggers:
-            kind = type(logger).__qualname__
+            kind = f"{type(logger).__module__}.{type(logger).__qualname__}"
             seen[kind] += 1
             yield f"{kind} {seen[kind]}", logger
 

@@ -86,7 +86,12 @@ def stream_by_domains(
                     f"{title} has other classes than {next(iter(domains))}, first '{odd[0]}', so they cannot share a "
                     "head; pass shared_head=False"
                 )
-            dataset = dataset.renumbered(classes)  # two datasets may have the same classes in different orders
+            if dataset.classes != classes:  # the same ones in another order
+                if len(set(classes)) < len(classes) or len(classes) < len(dataset.classes):
+                    raise CuberError(
+                        f"{title}: two classes have the same name, so labels cannot be matched: rename one"
+                    )
+                dataset = dataset.renumbered(classes)
         tasks.append(make_task(title, dataset))
     stream = Stream(name, tasks, shared_head=shared_head)
     return stream.split(held_out, seed) if held_out else stream

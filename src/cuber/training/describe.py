@@ -101,18 +101,17 @@ def configuration(result: Result, stream: Stream, about: Mapping[str, Any]) -> C
     run = {name: getattr(result, name) for name in ("benchmark", "method", "seed")}
     if taken := sorted(about.keys() & {*decisive, *run} - {"method"}):
         raise CuberError(f"about: the name '{taken[0]}' is reserved: choose another")
-    config = {
+    try:
+        schema.CONFIG(ready_for_toml({"experiment": about}), "")
+    except ValueError as error:
+        raise CuberError(f"about: {error}") from error
+    return {
         "experiment": {**about, **run, **decisive},
         "training": result.training,
         "settings": result.settings,
         "stream": {"tasks": result.tasks, "notes": result.notes},
         "machine": machine,
     }
-    try:
-        schema.CONFIG(ready_for_toml(config), "")
-    except ValueError as error:
-        raise CuberError(f"about: {error}") from error
-    return config
 
 
 def regimes_of(learner: Method) -> list[dict[str, dict[int, dict[str, Any]]]]:
