@@ -5,7 +5,7 @@
 Every method gets six runs: four learning rates, then two other values of its coefficient at the best of them; six
 learning rates if it has no coefficient. All tasks, a third of the training samples, one seed that no result uses. The
 mean accuracy after the last task is measured on the validation split; no accuracy on test images is computed. Prints
-all of them, and the best as a line for the protocol "tuned" in ``cuber.experiments.presets``.
+all of them, and the best as settings for ``cuber.experiments.presets``.
 """
 
 from __future__ import annotations
